@@ -1,0 +1,1 @@
+"""The `sequoia` command: parse, call, render."""

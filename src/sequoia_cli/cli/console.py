@@ -1,0 +1,62 @@
+"""Commentary for the person at the terminal: notes, warnings, tables and progress, all on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+class Commentary:
+    """Writes to stderr, so that stdout carries data only.
+
+    Colour and bars appear on a terminal alone (rich also heeds NO_COLOR). `quiet` leaves errors only;
+    warnings are kept in `warnings` either way, for `--json`.
+    """
+
+    def __init__(self, *, quiet: bool = False, progress: bool = True) -> None:
+        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self.warnings: list[str] = []
+        self._progress = progress and not quiet and self.console.is_terminal
+
+    def note(self, text: str) -> None:
+        """Something worth knowing: which default was chosen, what was written."""
+        self.console.print(text, markup=False, style="dim")
+
+    def warn(self, text: str) -> None:
+        """Something to act on; also kept for the JSON output."""
+        self.warnings.append(text)
+        self.console.print(f"warning: {text}", markup=False, style="yellow")
+
+    def show(self, item: RenderableType) -> None:
+        """A table or a paragraph."""
+        self.console.print(item)
+
+    @contextmanager
+    def progress(self, *columns: ProgressColumn) -> Iterator[Progress]:
+        """A progress display, silent where there is no terminal to show it on."""
+        shown = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *columns,
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self._progress,
+            transient=True,
+        )
+        with shown:
+            yield shown

@@ -1,0 +1,1 @@
+"""The offline tree compiler. numpy and `core` only; never torch."""

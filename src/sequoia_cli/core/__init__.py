@@ -1,0 +1,1 @@
+"""Values and the files that hold them. Standard library and yaml only."""

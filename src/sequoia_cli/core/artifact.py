@@ -1,0 +1,237 @@
+"""Reading and writing the project's files: checked on the way in, whole or not at all on the way out."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from sequoia_cli.errors import BadInput, SequoiaError
+
+#: What a file may say about how it was made; carried along, never interpreted.
+RECORD_KEYS = ("command", "version", "created", "packages", "warnings", "notes")
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed JSON or YAML file: where it came from, what it holds, and the digest of its bytes."""
+
+    source: str
+    data: Any
+    digest: str
+
+
+def read_document(path: Path | str) -> Document:
+    """Read a JSON or YAML file; `-` is stdin. Raises `BadInput` for what cannot be read or parsed."""
+    source = "stdin" if str(path) == "-" else str(path)
+    try:
+        raw = sys.stdin.buffer.read() if source == "stdin" else Path(path).read_bytes()
+    except IsADirectoryError:
+        raise BadInput(f"{source} is a directory; a file is expected") from None
+    except FileNotFoundError:
+        raise BadInput(f"{source} does not exist") from None
+    except OSError as error:
+        raise BadInput(f"{source} cannot be read: {error.strerror}") from None
+    return parse_document(raw, source)
+
+
+def parse_document(raw: bytes, source: str) -> Document:
+    """Parse the bytes of a JSON or YAML file; `source` names it in messages."""
+    if raw[:2] == b"PK" or raw[:1] == b"\x80":
+        raise BadInput(
+            f"{source} is a pickle or torch archive, which is never loaded here",
+            hint="trees, profiles and rates are JSON or YAML text",
+        )
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadInput(f"{source} is not text; JSON or YAML is expected") from None
+    if not text.strip():
+        raise BadInput(f"{source} is empty; JSON or YAML is expected")
+    digest = "sha256:" + hashlib.sha256(raw).hexdigest()
+    try:
+        return Document(source, json.loads(text), digest)
+    except ValueError:
+        pass  # YAML reads JSON-like text too, and names the line of what is wrong
+    except RecursionError:
+        raise BadInput(f"{source} is nested too deeply") from None
+    try:
+        return Document(source, yaml.load(text, _Loader), digest)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not valid JSON or YAML"
+        raise BadInput(f"{source} cannot be parsed{where}: {problem}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{source} cannot be parsed: {error}") from None
+
+
+class Fields:
+    """Checked access to the keys of a mapping read from a file; every complaint names file, key and value."""
+
+    def __init__(self, source: str, data: Any, known: Iterable[str], what: str) -> None:
+        if not isinstance(data, Mapping):
+            raise BadInput(f"{source}: a {what} is a mapping of keys to values, found {_shown(data)}")
+        self.source, self.data = source, data
+        known = list(known)
+        for key in data:
+            if key not in known:
+                close = difflib.get_close_matches(str(key), known, n=1)
+                guess = f"; did you mean '{close[0]}'?" if close else ""
+                raise BadInput(f"{source}: unknown key '{key}' in a {what}{guess}")
+
+    def wrong(self, key: str, expected: str) -> BadInput:
+        """The error for a key whose value is not what is expected."""
+        return BadInput(f"{self.source}: '{key}' is {_shown(self.data.get(key))}; expected {expected}")
+
+    def require(self, key: str) -> Any:
+        """The value of a key that must be there."""
+        if key not in self.data:
+            raise BadInput(
+                f"{self.source}: key '{key}' is missing; found {', '.join(map(str, self.data)) or 'none'}"
+            )
+        return self.data[key]
+
+    def schema(self, expected: str, *, required: bool = True) -> None:
+        """Check `schema: name/version`; hand-written files may leave it out where `required` is False."""
+        found = self.require("schema") if required else self.data.get("schema", expected)
+        if found == expected:
+            return
+        name, _, _ = expected.partition("/")
+        if isinstance(found, str) and found.startswith(name + "/"):
+            raise BadInput(
+                f"{self.source}: schema {found} is not known to this version, which reads {expected}",
+                hint="update sequoia, or make the file anew with this version",
+            )
+        raise self.wrong("schema", f"'{expected}'")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string, or `default` where the key is missing."""
+        value = self.data.get(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a string")
+        return value
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """A mapping with string keys; empty where the key is missing."""
+        value = self.data.get(key) or {}
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, "a mapping")
+        return {str(k): v for k, v in value.items()}
+
+    def pairs(self, key: str) -> tuple[tuple[int, float], ...]:
+        """A non-empty list of pairs [tokens, seconds]: tokens rising from at least 1, seconds positive."""
+        value = self.require(key)
+        if not isinstance(value, list) or not value:
+            raise self.wrong(key, "a list of pairs [tokens, seconds]")
+        pairs: list[tuple[int, float]] = []
+        for index, pair in enumerate(value):
+            where = f"{self.source}: '{key}' entry {index + 1}"
+            if not isinstance(pair, list | tuple) or len(pair) != 2:
+                raise BadInput(f"{where} is {_shown(pair)}; expected a pair [tokens, seconds]")
+            tokens, seconds = pair
+            if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+                raise BadInput(f"{where} has tokens {_shown(tokens)}; expected a whole number of at least 1")
+            if not is_number(seconds) or not seconds > 0:
+                raise BadInput(f"{where} has seconds {_shown(seconds)}; expected a number above 0")
+            if pairs and tokens <= pairs[-1][0]:
+                raise BadInput(f"{where} has tokens {tokens} after {pairs[-1][0]}; tokens must rise")
+            pairs.append((tokens, float(seconds)))
+        return tuple(pairs)
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a finite number (booleans are not)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Output:
+    """A file to be written at the end of a command, checked and reserved at its start.
+
+    The path is refused at once where it cannot be written or already exists (unless `force`), so that no
+    long work is lost to a bad path. `write` replaces it in one step. `-` is stdout.
+    """
+
+    def __init__(self, path: Path | str, *, force: bool = False, allow_same: bool = False) -> None:
+        self.is_stdout = str(path) == "-"
+        self.path = Path(path)
+        self._allow_same = allow_same
+        self._force = force
+        if self.is_stdout:
+            return
+        if self.path.is_dir():
+            raise BadInput(f"{self.path} is a directory; a file name is expected")
+        if self.path.exists() and not force and not allow_same:
+            raise self._exists()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.partial.open("ab").close()
+            if self.partial.stat().st_size == 0:
+                self.partial.unlink()
+        except OSError as error:
+            raise BadInput(
+                f"{self.path} cannot be written: {error.strerror}", hint="choose another path with -o"
+            ) from None
+
+    @property
+    def partial(self) -> Path:
+        """Where unfinished work on this file is kept."""
+        return self.path.with_name(self.path.name + ".partial")
+
+    def _exists(self) -> BadInput:
+        return BadInput(f"{self.path} exists", hint="choose another path with -o, or replace it with --force")
+
+    def write(self, text: str) -> bool:
+        """Write the whole file at once; False where it held exactly this already."""
+        if self.is_stdout:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            return True
+        if self._allow_same and not self._force and self.path.exists():
+            if self.path.read_bytes() == text.encode():
+                return False
+            raise self._exists()
+        write_atomically(self.path, text)
+        self.partial.unlink(missing_ok=True)
+        return True
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` beside `path` and rename it there, so that readers see the old file or the new one."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with scratch.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise SequoiaError(f"{path} could not be written: {error.strerror}") from None
+
+
+def render(data: Mapping[str, Any], style: Literal["json", "yaml"]) -> str:
+    """The text of an artefact: one line per key, lists on one line, keys in the order given."""
+    if style == "json":
+        lines = [
+            f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in data.items()
+        ]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+    # Flow style below the top level keeps a pair on one line, and a file short enough to read and diff.
+    return yaml.safe_dump(dict(data), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)

@@ -1,0 +1,107 @@
+"""TreePlan: a compiled tree with what it was compiled from and what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_number
+from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.errors import BadInput
+
+SCHEMA = "sequoia-tree/1"
+
+_KEYS = (
+    *("schema", "verdict", "size", "depth", "predicted", "inputs", "runners_up", "parents"),
+    *RECORD_KEYS,
+)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a step with the tree should bring on the profiled machine.
+
+    `tokens_per_step` counts the bonus token. `speedup` is over plain decoding of the same engine.
+    The last two are None in a plan whose cost is unknown.
+    """
+
+    tokens_per_step: float
+    seconds_per_step: float | None = None
+    speedup: float | None = None
+
+
+@dataclass(frozen=True)
+class TreePlan:
+    """A tree, its prediction, and the digests and conditions of the inputs it was compiled from.
+
+    `runners_up` are other shapes with their predictions, best first.
+    """
+
+    tree: TokenTree
+    predicted: Prediction | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    runners_up: tuple[Mapping[str, Any], ...] = ()
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """`tree`, `chain`, or `no speculation` where plain decoding is the fastest."""
+        if self.tree.size == 1:
+            return "no speculation"
+        return "chain" if self.tree.is_chain else "tree"
+
+    @classmethod
+    def from_document(cls, document: Document) -> TreePlan:
+        """Check and read a tree file. Raises `BadInput` naming the first wrong node or key."""
+        fields = Fields(document.source, document.data, _KEYS, "tree file")
+        fields.schema(SCHEMA)
+        parents = fields.require("parents")
+        if not isinstance(parents, list):
+            raise fields.wrong("parents", "a list of parent numbers, the root first with -1")
+        try:
+            tree = TokenTree(tuple(parents))
+        except BadInput as error:
+            raise BadInput(f"{document.source}: {error.message}", error.hint) from None
+        for key, actual in (("size", tree.size), ("depth", tree.depth)):
+            if fields.data.get(key, actual) != actual:
+                raise fields.wrong(key, f"{actual}, as 'parents' has it")
+        return cls(
+            tree,
+            _prediction(fields),
+            fields.mapping("inputs"),
+            tuple(fields.data.get("runners_up") or ()),
+            {k: fields.data[k] for k in RECORD_KEYS if k in fields.data},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as it stands in a file; inverse of `from_document`."""
+        data: dict[str, Any] = {"schema": SCHEMA, **self.record, "verdict": self.verdict}
+        data |= {"size": self.tree.size, "depth": self.tree.depth}
+        if self.predicted:
+            data["predicted"] = {
+                "tokens_per_step": self.predicted.tokens_per_step,
+                "seconds_per_step": self.predicted.seconds_per_step,
+                "speedup": self.predicted.speedup,
+            }
+        data["inputs"] = dict(self.inputs)
+        if self.runners_up:
+            data["runners_up"] = [dict(entry) for entry in self.runners_up]
+        data["parents"] = list(self.tree.parents)
+        return data
+
+
+def _prediction(fields: Fields) -> Prediction | None:
+    if "predicted" not in fields.data:
+        return None
+    stated = fields.mapping("predicted")
+    values: dict[str, float] = {}
+    for key in ("tokens_per_step", "seconds_per_step", "speedup"):
+        value = stated.get(key)
+        if value is not None and not (is_number(value) and value > 0):
+            raise BadInput(f"{fields.source}: 'predicted.{key}' is {value!r}; expected a number above 0")
+        if value is not None:
+            values[key] = value
+    if "tokens_per_step" not in values:
+        raise BadInput(f"{fields.source}: 'predicted' has no 'tokens_per_step'")
+    return Prediction(**values)

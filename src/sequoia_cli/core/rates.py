@@ -1,0 +1,220 @@
+"""AcceptanceRates: how often the child of each rank, at each depth, is the one accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_number
+from sequoia_cli.errors import BadInput
+
+SCHEMA = "sequoia-rates/1"
+
+#: One row per depth, the root's children first; in a row one value per child rank.
+Rows = tuple[tuple[float, ...], ...]
+
+#: A depth with fewer trials than this has no row of its own: it is pooled with all deeper ones, since the
+#: compiler would chase the noise of a row measured from less (a standard error above 0.025 at p = 0.5).
+MIN_TRIALS = 400
+
+_KEYS = ("schema", "conditions", "trials", "accepted", "p", "standard_error", "samples", *RECORD_KEYS)
+
+
+@dataclass(frozen=True)
+class PromptCounts:
+    """What one prompt contributed: trials by depth, acceptances by depth and rank.
+
+    Expectations are allowed in place of counts: the teacher-forced estimator adds up probabilities.
+    """
+
+    prompt: int
+    trials: tuple[float, ...]
+    accepted: Rows
+
+
+@dataclass(frozen=True)
+class AcceptanceRates:
+    """Marginal acceptance rates with the counts they come from.
+
+    `p[d][k]` is the chance that, under an accepted node at distance d from the root, the child of rank k is
+    the one accepted (Sequoia, arXiv 2402.12374, Definition 3.2, with a row per depth as in its Appendix F).
+    It is not conditional on the siblings of lower rank, so a row sums to at most 1. The last row also holds
+    for all deeper levels. The bonus token is no acceptance and is not counted.
+    """
+
+    p: Rows
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    samples: tuple[PromptCounts, ...] = ()
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_samples(
+        cls,
+        samples: Sequence[PromptCounts],
+        conditions: Mapping[str, Any],
+        record: Mapping[str, Any] | None = None,
+    ) -> AcceptanceRates:
+        """Pool per-prompt counts into rates. Raises `BadInput` where there are no trials."""
+        trials, accepted = _pooled(samples)
+        if not trials or trials[0] <= 0:
+            raise BadInput("no acceptance trials: every prompt ended before the first token could be drafted")
+        own = next((d for d, count in enumerate(trials) if count < MIN_TRIALS), len(trials))
+        rows = [_ratio(accepted[d], trials[d]) for d in range(own)]
+        if own < len(trials) and (rest := sum(trials[own:])) > 0 and (not rows or rest >= MIN_TRIALS):
+            rows.append(_ratio([sum(column) for column in zip(*accepted[own:], strict=True)], rest))
+        return cls(tuple(rows), dict(conditions), tuple(samples), dict(record or {}))
+
+    @property
+    def trials(self) -> tuple[float, ...]:
+        """Trials by depth, over all prompts."""
+        return tuple(_pooled(self.samples)[0])
+
+    @property
+    def accepted(self) -> Rows:
+        """Acceptances by depth and rank, over all prompts."""
+        return tuple(tuple(row) for row in _pooled(self.samples)[1])
+
+    def standard_errors(self) -> tuple[float, ...]:
+        """Standard error of each rank's rate under the root; empty where fewer than two prompts were counted.
+
+        Trials within one text depend on each other, so the prompt is the unit: the usual linearised error
+        of a ratio of sums over clusters.
+        """
+        count = len(self.samples)
+        if count < 2:
+            return ()
+        trials = [sample.trials[0] for sample in self.samples]
+        total = sum(trials)
+        errors = []
+        for rank in range(len(self.samples[0].accepted[0])):
+            hits = [sample.accepted[0][rank] for sample in self.samples]
+            rate = sum(hits) / total
+            squares = sum((h - rate * t) ** 2 for h, t in zip(hits, trials, strict=True))
+            errors.append(math.sqrt(squares * count / (count - 1)) / total)
+        return tuple(errors)
+
+    @classmethod
+    def from_document(cls, document: Document) -> AcceptanceRates:
+        """Check and read a rates file, or a plain list of p. Raises `BadInput` naming the wrong entry."""
+        data, source = document.data, document.source
+        if isinstance(data, list):
+            return cls(_rows(data, source, "p"))
+        fields = Fields(source, data, _KEYS, "rates file")
+        fields.schema(SCHEMA, required=False)
+        rows = _rows(fields.require("p"), source, "p")
+        return cls(
+            rows,
+            fields.mapping("conditions"),
+            _samples(fields),
+            {k: data[k] for k in RECORD_KEYS if k in data},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rates as they stand in a file; inverse of `from_document`."""
+        data: dict[str, Any] = {"schema": SCHEMA, **self.record, "conditions": dict(self.conditions)}
+        if self.samples:
+            data["trials"] = [_short(value) for value in self.trials]
+            data["accepted"] = [[_short(value) for value in row] for row in self.accepted]
+        data["p"] = [[round(value, 6) for value in row] for row in self.p]
+        if errors := self.standard_errors():
+            data["standard_error"] = [round(value, 6) for value in errors]
+        if self.samples:
+            data["samples"] = [
+                {
+                    "prompt": sample.prompt,
+                    "trials": [_short(value) for value in sample.trials],
+                    "accepted": [[_short(value) for value in row] for row in sample.accepted],
+                }
+                for sample in self.samples
+            ]
+        return data
+
+
+def _pooled(samples: Sequence[PromptCounts]) -> tuple[list[float], list[list[float]]]:
+    if not samples:
+        return [], []
+    trials = [sum(column) for column in zip(*(s.trials for s in samples), strict=True)]
+    accepted = [
+        [sum(column) for column in zip(*rows, strict=True)]
+        for rows in zip(*(s.accepted for s in samples), strict=True)
+    ]
+    return trials, accepted
+
+
+def _ratio(accepted: Sequence[float], trials: float) -> tuple[float, ...]:
+    return tuple(count / trials for count in accepted)
+
+
+def _short(value: float) -> float | int:
+    """Counts stay whole numbers in the file; expectations keep four decimals."""
+    return int(value) if float(value).is_integer() else round(value, 4)
+
+
+def _rows(value: Any, source: str, key: str) -> Rows:
+    """A vector or a list of vectors as checked rows."""
+    if not isinstance(value, list) or not value:
+        raise BadInput(f"{source}: '{key}' is {value!r}; expected a list of rates by child rank")
+    nested = isinstance(value[0], list)
+    rows = []
+    for depth, row in enumerate(value if nested else [value]):
+        where = f"{source}: '{key}' row {depth + 1}" if nested else f"{source}: '{key}'"
+        if not isinstance(row, list) or not row:
+            raise BadInput(f"{where} is {row!r}; expected a list of rates by child rank")
+        for rank, rate in enumerate(row):
+            if not is_number(rate) or not 0 <= rate <= 1:
+                raise BadInput(f"{where}, rank {rank + 1}, is {rate!r}; expected a number from 0 to 1")
+        total = sum(row)
+        if total > 1 + 1e-4:
+            raise BadInput(
+                f"{where} sums to {total:.4f}; marginal rates sum to at most 1",
+                hint="rates conditional on the siblings before have to be multiplied out first",
+            )
+        if len(row) > 2 and row[0] == 0 and row[1] > 0 and abs(total - 1) < 1e-3:
+            raise BadInput(
+                f"{where} begins with 0 and sums to 1: the layout of the published .pt vectors, with a "
+                "leading pad and the all-rejected rate at the end",
+                hint="drop the first and the last entry",
+            )
+        rows.append(tuple(float(rate) for rate in row))
+    return tuple(rows)
+
+
+def _samples(fields: Fields) -> tuple[PromptCounts, ...]:
+    """Per-prompt counts, or the file's totals as one sample where it has only those."""
+    data = fields.data
+    listed = data.get("samples")
+    if listed is None:
+        if "trials" not in data or "accepted" not in data:
+            return ()
+        listed = [{"prompt": 0, "trials": data["trials"], "accepted": data["accepted"]}]
+    if not isinstance(listed, list):
+        raise fields.wrong("samples", "a list of per-prompt counts")
+    samples: list[PromptCounts] = []
+    for index, entry in enumerate(listed):
+        where = f"{fields.source}: 'samples' entry {index + 1}"
+        try:
+            trials = entry["trials"] if isinstance(entry["trials"], list) else [entry["trials"]]
+            accepted = entry["accepted"] if isinstance(entry["accepted"][0], list) else [entry["accepted"]]
+            sample = PromptCounts(
+                int(entry["prompt"]),
+                tuple(map(float, trials)),
+                tuple(tuple(map(float, row)) for row in accepted),
+            )
+        except (TypeError, KeyError, ValueError, IndexError):
+            raise BadInput(
+                f"{where} is not a mapping with prompt, trials by depth and accepted by depth and rank"
+            ) from None
+        shape = [len(row) for row in sample.accepted]
+        if len(shape) != len(sample.trials) or (
+            samples and shape != [len(row) for row in samples[0].accepted]
+        ):
+            raise BadInput(f"{where} does not have the same depths and ranks as the others")
+        if any(
+            sum(row) > count * (1 + 1e-3) + 1e-3
+            for row, count in zip(sample.accepted, sample.trials, strict=True)
+        ):
+            raise BadInput(f"{where} has more acceptances than trials")
+        samples.append(sample)
+    return tuple(samples)

@@ -1,0 +1,29 @@
+"""The errors a user can cause, each with the exit code that `sequoia` ends with."""
+
+from __future__ import annotations
+
+
+class SequoiaError(Exception):
+    """A failure to report in words, without a traceback.
+
+    `message` says what was found and what was expected; `hint` names the flag or command to try next.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class BadInput(SequoiaError):
+    """A wrong option value or a file that cannot be used as it is."""
+
+    exit_code = 2
+
+
+class CheckFailed(SequoiaError):
+    """A result was produced, but a check on it failed."""
+
+    exit_code = 3

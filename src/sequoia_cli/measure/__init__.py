@@ -1,0 +1,1 @@
+"""Measurements on top of the engine: hardware profiles and acceptance rates."""
