@@ -113,6 +113,12 @@ class TokenTree:
             nodes.append(self.parents[nodes[-1]])
         return nodes[::-1]
 
+    def limited(self, depth: int) -> TokenTree:
+        """The first `depth` layers."""
+        if depth >= self.depth:
+            return self
+        return TokenTree(self.parents[: self.levels[depth].start])
+
     @classmethod
     def from_child_counts(cls, layers: Sequence[Sequence[int]]) -> TokenTree:
         """Build a tree from the number of children of each node, layer by layer, the root's layer first."""

@@ -1,0 +1,87 @@
+"""The tree key-value cache: preallocated rows, tree nodes written behind the prefix, one path gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class TreeLayer(CacheLayerMixin):
+    """Keys and values of one attention layer, (1, heads, capacity, head_dim) each, allocated at first use.
+
+    All rows are kept, also in layers with a sliding window: the window is the mask's business.
+    """
+
+    is_sliding = False
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.length = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate the rows in the shape, dtype and device of the first states."""
+        self.device = key_states.device
+        self.keys = key_states.new_empty((*key_states.shape[:2], self.capacity, key_states.shape[3]))
+        self.values = value_states.new_empty((*value_states.shape[:2], self.capacity, value_states.shape[3]))
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write the new rows behind the old ones; returns views of all rows written so far."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        end = self.length + key_states.shape[2]
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def keep(self, prefix: int, rows: Tensor | None, count: int) -> None:
+        """Keep the first `prefix` rows and, of those behind, `rows` (None: the first `count`)."""
+        if rows is not None:
+            for states in (self.keys, self.values):
+                states[:, :, prefix : prefix + count] = states.index_select(2, rows)
+        self.length = prefix + count
+
+    def get_seq_length(self) -> int:
+        """Rows in use."""
+        return self.length
+
+    def get_mask_sizes(self, query_length: int, *_: Any) -> tuple[int, int]:
+        """(key length, offset) of the mask for a forward over `query_length` tokens."""
+        return self.length + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Rows allocated."""
+        return self.capacity
+
+    get_max_cache_shape = get_max_length  # its name before transformers 5.24
+
+
+class TreeCache(Cache):
+    """One `TreeLayer` per decoder layer of a model.
+
+    `capacity` rows hold the committed tokens and, behind them, the nodes of one tree. A decoding step writes
+    its nodes with a forward and then calls `keep` with those on the accepted path.
+    """
+
+    def __init__(self, layers: int, capacity: int) -> None:
+        super().__init__(layers=[TreeLayer(capacity) for _ in range(layers)])
+
+    @property
+    def length(self) -> int:
+        """Rows in use: committed tokens, and tree nodes that no `keep` has decided on yet."""
+        return self.layers[0].length
+
+    @torch.inference_mode()
+    def keep(self, prefix: int, offsets: Sequence[int]) -> None:
+        """Keep `prefix` rows and, in this order, the rows at `prefix + offset`; forget the others."""
+        rows = None
+        if list(offsets) != list(range(len(offsets))):
+            rows = torch.tensor([prefix + offset for offset in offsets], device=self.layers[0].device)
+        for layer in self.layers:
+            layer.keep(prefix, rows, len(offsets))

@@ -1,0 +1,109 @@
+"""Drafts: what proposes tokens for the tree, one level at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sequoia_cli.engine.layout import Layout
+from sequoia_cli.engine.model import LanguageModel, Masks
+from sequoia_cli.engine.warp import Sampling, probabilities
+
+
+class Draft(Protocol):
+    """What the decoding loop asks of a draft. It knows token ids only, and may have ids the target lacks.
+
+    A step calls `expand` for level 0, 1, ... of the tree that `layout` describes, then `commit` once.
+    """
+
+    #: Positions the draft has.
+    context_limit: int
+    #: Whether `start` and `commit` are to be given the target's last hidden states.
+    reads_hidden: bool
+
+    def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
+        """Begin a text with the (tokens,) of `prompt`, of which the last is the first tree's root.
+
+        `capacity` bounds committed tokens and tree nodes together; `hidden` is (tokens - 1, hidden).
+        """
+
+    def expand(self, layout: Layout, level: int, tokens: Tensor, sampling: Sampling) -> Tensor:
+        """Probabilities (nodes, vocabulary), float32 or wider, behind the nodes `layout.expanded[level]`.
+
+        `tokens` are the tokens of these nodes. The columns are the target's ids from 0; an id that the draft
+        does not know has probability 0 or no column.
+        """
+
+    def commit(
+        self, layout: Layout, path: Sequence[int], tokens: Sequence[int], hidden: Tensor | None
+    ) -> None:
+        """Take over the accepted path (nodes, root first) and the token behind it, the next root.
+
+        `tokens` are those of the path's nodes behind the root, then the next root; `hidden` has one row per
+        node of the path.
+        """
+
+
+class IndependentDraft:
+    """A causal model of its own: it keeps its own cache and reads nothing of the target's.
+
+    Its cache holds the nodes that had children. An accepted leaf was never run, so it is run with the next
+    root, in one forward of two tokens.
+    """
+
+    reads_hidden = False
+
+    def __init__(self, model: LanguageModel, target_vocabulary: int) -> None:
+        self.model = model
+        self.context_limit = model.context_limit
+        self._columns = min(model.vocabulary, target_vocabulary)
+
+    def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
+        """Run all but the prompt's last token."""
+        self._capacity = capacity
+        self._cache = self.model.new_cache(capacity)
+        self._masks: dict[tuple[int, int], Masks] = {}
+        self._pending = [int(prompt[-1])]
+        self.model.prefill(self._known(prompt[:-1]), self._cache)
+        self._committed = self._cache.length
+
+    def expand(self, layout: Layout, level: int, tokens: Tensor, sampling: Sampling) -> Tensor:
+        """One forward over the level's nodes; the first also catches up with the committed tokens."""
+        model = self.model
+        if level == 0:
+            tokens = torch.tensor(self._pending, device=model.device)
+            first = self._committed
+            positions = torch.arange(first, first + len(tokens), device=model.device)
+            logits = model.forward(self._known(tokens), positions, self._cache, None).logits[-1:]
+            self._committed = self._cache.length - 1  # the root's row is the first of the tree
+        else:
+            positions = torch.full((len(tokens),), self._committed + level, device=model.device)
+            masks = self._level_masks(layout, level)
+            logits = model.forward(self._known(tokens), positions, self._cache, masks).logits
+        # Ids that the target lacks are cut off before they could take any probability.
+        return probabilities(logits[:, : self._columns], sampling)
+
+    def commit(
+        self, layout: Layout, path: Sequence[int], tokens: Sequence[int], hidden: Tensor | None
+    ) -> None:
+        """Keep the rows of the path's nodes; remember what was accepted but never run."""
+        if not layout.draft_slots:  # a step without speculation: nothing was run
+            self._pending += tokens
+            return
+        slots = [layout.draft_slots[node] for node in path if node in layout.draft_slots]
+        self._cache.keep(self._committed, slots)
+        self._committed += len(slots)
+        self._pending = list(tokens[len(slots) - 1 :])
+
+    def _known(self, tokens: Tensor) -> Tensor:
+        """The tokens; those the draft has no embedding for become its last id: a guess, but no crash."""
+        return tokens.clamp(max=self.model.vocabulary - 1)
+
+    def _level_masks(self, layout: Layout, level: int) -> Masks:
+        key = (id(layout), level)
+        if key not in self._masks:
+            self._masks[key] = self.model.masks(layout.draft_block(level), self._capacity)
+        return self._masks[key]

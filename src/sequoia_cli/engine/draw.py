@@ -1,0 +1,92 @@
+"""Drawing tokens from probabilities by given uniforms: one from a row, or children without replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+#: Below this mass the differences of a cumulative sum, kept to 1e-16, are no longer exact to 1e-7.
+_THIN = 1e-9
+
+
+def draw(probs: Tensor, uniform: float) -> int:
+    """The token at `uniform` in [0, 1) of a (vocabulary,) row's cumulative distribution."""
+    cumulative = probs.cumsum(0, dtype=torch.float64)
+    return int(_locate(cumulative[None], cumulative[-1:] * uniform))
+
+
+def draw_children(probs: Tensor, counts: Sequence[int], uniforms: Tensor) -> list[Tensor]:
+    """Children of each row, drawn one after the other without replacement.
+
+    `probs` is (rows, vocabulary), `counts` the number of children of each row, `uniforms` (rows, most) with
+    at least as many columns as the largest count. Child i is drawn from the row's distribution without the
+    children before it, renormalised; where nothing is left of it, uniformly from the tokens not yet drawn
+    (Sequoia, arXiv 2402.12374, Algorithm 2). Returns one (count,) tensor of tokens per row, in draw order.
+    """
+    most = max(counts)
+    if most > probs.shape[-1]:
+        raise ValueError(f"{most} different children cannot be drawn from {probs.shape[-1]} tokens")
+    tokens, left = _without_replacement(probs, uniforms[:, :most])
+    for row in (left < _THIN).nonzero()[:, 0].tolist():
+        tokens[row] = _one_by_one(probs[row], uniforms[row, :most])
+    return [tokens[row, :count] for row, count in enumerate(counts)]
+
+
+def top_children(probs: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """The most probable tokens of each row, in order: the children for a greedy target.
+
+    A greedy target accepts a child only if it is the target's own choice, whichever way it was picked.
+    """
+    tokens = probs.topk(max(counts), dim=-1).indices
+    return [tokens[row, :count] for row, count in enumerate(counts)]
+
+
+def _without_replacement(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """(rows, children) tokens by inversion of the cumulative distribution, and the mass left for the last.
+
+    The mass without the tokens drawn so far is a shorter line; a point on it is carried over to the whole
+    line by adding back, in order of position, the mass of each drawn token that lies before it.
+    """
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    starts: list[Tensor] = []
+    ends: list[Tensor] = []
+    drawn: list[Tensor] = []
+    left = cumulative[:, -1]
+    for child in range(uniforms.shape[1]):
+        if drawn:
+            left = left - (ends[-1] - starts[-1])
+        point = uniforms[:, child].to(left) * left
+        if drawn:
+            start, order = torch.stack(starts, 1).sort(1)
+            end = torch.stack(ends, 1).gather(1, order)
+            for before, after in zip(start.unbind(1), end.unbind(1), strict=True):
+                # At least `after`: rounding must not put the point back into a token that is gone.
+                point = torch.where(point >= before, torch.maximum(point + (after - before), after), point)
+        token = _locate(cumulative, point)
+        drawn.append(token)
+        ends.append(cumulative.gather(1, token[:, None])[:, 0])
+        starts.append(ends[-1] - probs.gather(1, token[:, None])[:, 0])
+    return torch.stack(drawn, 1), left
+
+
+def _one_by_one(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """The same for one row, renormalising after each child: exact however little mass is left."""
+    rest, drawn = probs.clone(), torch.zeros_like(probs, dtype=torch.bool)
+    tokens = []
+    for uniform in uniforms.tolist():
+        if not rest.sum() > 0:
+            rest = (~drawn).to(rest)
+        token = draw(rest, uniform)
+        tokens.append(token)
+        drawn[token] = True
+        rest[token] = 0
+    return torch.tensor(tokens, device=probs.device)
+
+
+def _locate(cumulative: Tensor, point: Tensor) -> Tensor:
+    """(rows,) index of the first entry above `point`: a token without mass is never found."""
+    last = cumulative[:, -1]
+    point = torch.minimum(point, torch.nextafter(last, torch.zeros_like(last)))
+    return torch.searchsorted(cumulative, point[:, None], right=True)[:, 0]

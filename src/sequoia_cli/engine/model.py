@@ -1,0 +1,144 @@
+"""One adapter over any decoder-only Hugging Face model: tokens, positions and a tree mask in, logits out."""
+
+from __future__ import annotations
+
+import inspect
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sequoia_cli.core.tree import chain
+from sequoia_cli.engine.cache import TreeCache
+from sequoia_cli.engine.layout import Layout, TreeMask
+from sequoia_cli.errors import BadInput
+
+#: A prompt is run in pieces of this many tokens, which bounds the memory of its attention scores.
+_PREFILL_TOKENS = 512
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+
+class Output(NamedTuple):
+    """Logits (rows, vocabulary), and the last hidden states (rows, hidden) where they were asked for."""
+
+    logits: Tensor
+    hidden: Tensor | None
+
+
+class LanguageModel:
+    """A causal model as the engine uses it: batch of one, explicit positions, explicit tree masks."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.config = model.config.get_text_config()
+        self.family: str = self.config.model_type
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self.vocabulary = int(self.config.vocab_size)
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"  # renamed in 5.24
+        self._keeps_logits = "logits_to_keep" in parameters
+        self._takes_positions = "position_ids" in parameters
+        #: Positions the model has; a very large number where its family sets no limit.
+        self.context_limit = int(getattr(self.config, "max_position_embeddings", None) or 1 << 40)
+        self._chain_masks: dict[tuple[int, int], Masks] = {}
+
+    def new_cache(self, capacity: int) -> TreeCache:
+        """A cache of `capacity` rows."""
+        return TreeCache(self.config.num_hidden_layers, capacity)
+
+    def masks(self, block: tuple[Tensor, Tensor, Tensor], capacity: int) -> Masks:
+        """The masks of a block of nodes (see `Layout`) for each kind of attention layer this model has."""
+        return Masks(self, block, capacity)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: TreeCache,
+        masks: Masks | None,
+        *,
+        hidden: bool = False,
+    ) -> Output:
+        """Run `tokens` at `positions`, both (rows,), behind what `cache` holds, and add their rows to it.
+
+        Without `masks` the tokens are a chain behind the prefix.
+        """
+        if masks is None and len(tokens) > 1:
+            masks = self._chain(len(tokens), cache.layers[0].capacity)
+        return self._run(
+            tokens, positions, cache, masks.over(cache.length + len(tokens)) if masks else None, hidden, 0
+        )
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Tensor, cache: TreeCache, *, hidden: bool = False) -> Tensor | None:
+        """Run a prompt of (tokens,) into an empty cache; returns its hidden states if asked for."""
+        states = []
+        for first in range(0, len(tokens), _PREFILL_TOKENS):
+            piece = tokens[first : first + _PREFILL_TOKENS]
+            positions = torch.arange(first, first + len(piece), device=self.device)
+            output = self._run(piece, positions, cache, None, hidden, 1)
+            if output.hidden is not None:
+                states.append(output.hidden)
+        return torch.cat(states) if states else None
+
+    def _chain(self, length: int, capacity: int) -> Masks:
+        if (length, capacity) not in self._chain_masks:
+            self._chain_masks[length, capacity] = self.masks(Layout(chain(length)).target_block(), capacity)
+        return self._chain_masks[length, capacity]
+
+    def _run(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: TreeCache,
+        mask: Tensor | dict[str, Tensor] | None,
+        hidden: bool,
+        keep: int,
+    ) -> Output:
+        arguments = {self._cache_name: cache, "use_cache": True, "attention_mask": mask, "return_dict": True}
+        if self._takes_positions:
+            arguments["position_ids"] = positions[None]
+        if self._keeps_logits:
+            arguments["logits_to_keep"] = keep
+        if hidden:
+            arguments["output_hidden_states"] = True
+        output = self.model(input_ids=tokens[None], **arguments)
+        return Output(output.logits[0], output.hidden_states[-1][0] if hidden else None)
+
+
+class Masks:
+    """The masks of one block of nodes: one, or one per kind of attention layer.
+
+    A family that mixes full and sliding attention takes a mask for each by name; one whose layers all slide
+    takes the windowed mask alone. A window no shorter than the cache is no window.
+    """
+
+    def __init__(self, model: LanguageModel, block: tuple[Tensor, Tensor, Tensor], capacity: int) -> None:
+        config = model.config
+        window = getattr(config, "sliding_window", None)
+        if not getattr(config, "use_sliding_window", True) or (window and window >= capacity):
+            window = None
+        kinds = set(getattr(config, "layer_types", None) or ()) if window else set()
+        if kinds - {_FULL, _SLIDING}:
+            raise BadInput(
+                f"{model.family} has layers of type {', '.join(sorted(kinds - {_FULL, _SLIDING}))}, "
+                "which take no tree mask"
+            )
+
+        def build(window: int | None) -> TreeMask:
+            return TreeMask(*block, capacity=capacity, dtype=model.dtype, device=model.device, window=window)
+
+        self._by_kind = (
+            {kind: build(window if kind == _SLIDING else None) for kind in kinds} if len(kinds) > 1 else {}
+        )
+        self._single = None if self._by_kind else build(None if kinds == {_FULL} else window)
+
+    def over(self, length: int) -> Tensor | dict[str, Tensor]:
+        """The mask argument for a forward after which the cache has `length` rows."""
+        if self._single is not None:
+            return self._single.over(length)
+        return {kind: mask.over(length) for kind, mask in self._by_kind.items()}

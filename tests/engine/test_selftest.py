@@ -1,0 +1,23 @@
+"""The start-up self-test: families that would be silently wrong are refused by name."""
+
+import pytest
+import torch
+
+from models import REFUSED, SUPPORTED, tiny_model
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.selftest import check_tree_attention
+from sequoia_cli.errors import BadInput
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", SUPPORTED)
+def test_families_with_ordinary_attention_pass(family, dtype):
+    assert check_tree_attention(LanguageModel(tiny_model(family).to(dtype)), family) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", REFUSED)
+def test_families_that_cannot_take_a_tree_are_refused_by_name(family, dtype):
+    model = LanguageModel(tiny_model(family).to(dtype))
+    with pytest.raises(BadInput, match=f"my/{family}: models of the family '{model.family}'"):
+        check_tree_attention(model, f"my/{family}")
