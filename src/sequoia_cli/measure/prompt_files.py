@@ -1,0 +1,159 @@
+"""Where prompts come from: the values found in files, folders, stdin and datasets, each with its place.
+
+What a value means as a prompt is not decided here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sequoia_cli.core.paths import package_data
+from sequoia_cli.errors import BadInput, SequoiaError
+
+_SPLITS = ("test", "validation", "train")  # what models are least likely to be trained on comes first
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_KINDS = (
+    "a .jsonl, .json or .txt file, a folder of .txt and .md files, or a Hugging Face dataset (owner/name)"
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A value as found: where it stands, for messages; the id it has if it brings none; itself."""
+
+    where: str
+    id: str
+    value: Any
+
+
+def open_source(source: str | None) -> tuple[str, Iterator[Record]]:
+    """The name of a source and its values, read as they are asked for; None is the built-in set."""
+    if source is None:
+        path = package_data("prompts", "builtin.jsonl")
+        return "built-in", _json_lines(path.read_text("utf-8"), "built-in")
+    if source == "-":
+        return "stdin", _json_or_text_lines(_decoded(sys.stdin.buffer.read(), "stdin"), "stdin")
+    path = Path(os.path.expanduser(source))
+    if os.path.isdir(path):
+        return source, _folder(path, source)
+    if reader := _READERS.get(path.suffix.lower()):
+        return source, reader(_read(path, source), source)
+    if os.path.exists(path):
+        if not path.suffix:  # also what a shell's <(command) gives
+            return source, _json_or_text_lines(_read(path, source), source)
+        raise BadInput(f"{source} is of no kind known here; expected {_KINDS}")
+    name, _, part = source.partition(":")
+    # A name that looks like a path, or that lies in a folder that is here, is a typing error, not a dataset.
+    if not _HUB_ID.fullmatch(name) or os.path.isdir(path.parent):
+        raise BadInput(f"{source} does not exist; expected {_KINDS}")
+    return source, _hub(name, part, source)
+
+
+def _read(path: Path, source: str) -> str:
+    try:
+        return _decoded(path.read_bytes(), source)
+    except FileNotFoundError:
+        raise BadInput(f"{source} does not exist; expected {_KINDS}") from None
+    except OSError as error:
+        raise BadInput(f"{source} cannot be read: {error.strerror}") from None
+
+
+def _decoded(raw: bytes, source: str) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        found = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        raise BadInput(f"{source}, line {line}: {found}", hint="save the file as UTF-8 text") from None
+
+
+def _lines(text: str, source: str) -> Iterator[tuple[str, str, str]]:
+    # Not str.splitlines: it also breaks at separators that may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield f"{source}, line {number}", str(number), line.strip()
+
+
+def _text_lines(text: str, source: str) -> Iterator[Record]:
+    return (Record(where, number, line) for where, number, line in _lines(text, source))
+
+
+def _json_lines(text: str, source: str) -> Iterator[Record]:
+    return (Record(where, number, _parsed(line, where)) for where, number, line in _lines(text, source))
+
+
+def _json_or_text_lines(text: str, source: str) -> Iterator[Record]:
+    return (_json_lines if text.lstrip().startswith("{") else _text_lines)(text, source)
+
+
+def _json_list(text: str, source: str) -> Iterator[Record]:
+    values = _parsed(text, source)
+    if not isinstance(values, list):
+        hint = "one JSON object per line belongs in a .jsonl file"
+        raise BadInput(f"{source}: expected a list of prompts, found {shown(values)}", hint=hint)
+    return (Record(f"{source}, entry {n}", str(n), value) for n, value in enumerate(values, 1))
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
+        raise BadInput(f"{where}: not valid JSON at {place}: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise BadInput(f"{where}: JSON that cannot be read: {error}") from None
+
+
+def _folder(path: Path, source: str) -> Iterator[Record]:
+    files = sorted(
+        file for file in path.iterdir() if file.suffix.lower() in (".txt", ".md") and file.is_file()
+    )
+    if not files:
+        raise BadInput(f"{source} holds no .txt or .md file; each such file is one prompt")
+    return (Record(str(file), file.name, _read(file, str(file)).strip()) for file in files)
+
+
+def _hub(name: str, part: str, source: str) -> Iterator[Record]:
+    try:
+        import datasets
+        from huggingface_hub import HfApi, constants
+    except ImportError:
+        hint = "pip install 'sequoia-cli[datasets]', or give a file of prompts"
+        raise BadInput(
+            f"{source} is read with the package `datasets`, which is not here", hint=hint
+        ) from None
+    config, _, split = part.rpartition(":")
+    offline = constants.HF_HUB_OFFLINE
+    try:
+        if not offline:  # a quick question first: without a network, load_dataset retries for half a minute
+            HfApi().dataset_info(name, timeout=10)
+        # Streamed, so that a few prompts do not cost the download of all; the cache holds datasets whole.
+        rows = datasets.load_dataset(name, config or None, split=split or None, streaming=not offline)
+        if not split:
+            rows = rows[next((s for s in _SPLITS if s in rows), next(iter(rows)))]
+        yield from (Record(f"{source}, row {n}", str(n), row) for n, row in enumerate(rows, 1))
+    except Exception as error:  # whatever the library, the network or the dataset's own files come up with
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        hint = "check the name (owner/name, owner/name:SPLIT, owner/name:CONFIG:SPLIT) and the network"
+        raise SequoiaError(f"the dataset {source} could not be read: {reason}", hint) from None
+
+
+_READERS: dict[str, Callable[[str, str], Iterator[Record]]] = {
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".json": _json_list,
+    ".txt": _text_lines,
+}
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it: on one line, and not too long."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
