@@ -1,0 +1,108 @@
+"""What a model folder says of its model: config and tokenizer, read before any weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    __version__,
+)
+
+from sequoia_cli.engine.foreign import read_json, refusing
+from sequoia_cli.engine.sources import Source
+from sequoia_cli.errors import BadInput
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+)
+#: What to check in a folder that is not a model's.
+CONTENTS = "a model folder holds config.json, a tokenizer (tokenizer.json) and *.safetensors weights"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a folder says of its model. `skeleton` is the model without storage: its class, names, shapes.
+
+    `tokenizer` is None where the folder has none, which only a draft that shares its target's may do.
+    """
+
+    source: Source
+    folder: Path
+    config: PreTrainedConfig
+    skeleton: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    notes: tuple[str, ...]
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding, padding included."""
+        return int(self.config.get_text_config().vocab_size)
+
+
+def describe(source: Source, folder: Path, trust_remote_code: bool) -> Checkpoint:
+    """Read config and tokenizer of a model folder.
+
+    Raises `BadInput` for a folder without config, and for one whose model is not a causal language model,
+    is unknown, needs code that is not trusted, or has a damaged config or tokenizer.
+    """
+    config, skeleton = _config_and_skeleton(source, folder, trust_remote_code)
+    tokenizer = None
+    if any((folder / name).is_file() for name in _TOKENIZER_FILES) or list(folder.glob("*.tiktoken")):
+        with refusing(f"{source}: its tokenizer cannot be loaded", CONTENTS):
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=trust_remote_code
+            )
+    notes = []
+    wanted = [value for key, value in read_json(source, folder / "config.json").items() if "attn_impl" in key]
+    if wanted and wanted[0] not in (None, "sdpa", "eager"):
+        used = skeleton.config._attn_implementation
+        notes.append(f"{source} asks for {wanted[0]}, which takes no tree mask; using {used} instead")
+    return Checkpoint(source, folder, config, skeleton, tokenizer, tuple(notes))
+
+
+def _config_and_skeleton(
+    source: Source, folder: Path, trust_remote_code: bool
+) -> tuple[PreTrainedConfig, PreTrainedModel]:
+    if not (folder / "config.json").is_file():
+        adapter = (folder / "adapter_config.json").is_file()
+        hint = "it is an adapter; merge it into its base model and give that" if adapter else CONTENTS
+        raise BadInput(f"{source}: {folder} has no config.json", hint=hint)
+    raw = read_json(source, folder / "config.json")
+    family, own_code = raw.get("model_type"), "auto_map" in raw
+    if family not in CONFIG_MAPPING and not (own_code and trust_remote_code):
+        raise BadInput(
+            f"{source}: config.json has model_type '{family}', unknown to transformers {__version__}",
+            hint="it brings its own code; --trust-remote-code runs that" if own_code else None,
+        )
+    remote = {"trust_remote_code": trust_remote_code}
+    with refusing(f"{source}: config.json cannot be used"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, **remote)
+    if config.is_encoder_decoder:
+        raise BadInput(f"{source} is an encoder-decoder model ({family}); a decoder-only one is needed")
+    for attention in ("sdpa", "eager"):
+        with refusing(f"{source}: no causal language model can be made of its config.json ({family})"):
+            try:
+                with torch.device("meta"):
+                    skeleton = AutoModelForCausalLM.from_config(
+                        config, attn_implementation=attention, **remote
+                    )
+                break
+            except ValueError:  # how transformers says that a family has no such attention
+                if attention == "eager":
+                    raise
+    return config, skeleton

@@ -1,0 +1,90 @@
+"""Drafts without an embedding and an output head of their own, which use those of their target.
+
+A draft distilled from its target often keeps both unchanged. Left out of the file and shared in memory they
+cost nothing: for a small draft they are most of its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from sequoia_cli.engine.checkpoint import Checkpoint
+from sequoia_cli.engine.weights import load_model, weight_files
+from sequoia_cli.errors import BadInput
+
+
+def lacks_embeddings(checkpoint: Checkpoint, stored: frozenset[str]) -> bool:
+    """Whether neither the embedding nor the output head is among the `stored` weights."""
+    modules = [module for module in _ends(checkpoint.skeleton) if module is not None]
+    # By the modules' own names, since prefixes differ between a file and the model made of it.
+    own = {
+        name.rpartition(".")[2] for name, module in checkpoint.skeleton.named_modules() if module in modules
+    }
+    return not any(own.intersection(name.split(".")) for name in stored)
+
+
+def require_fit(draft: Checkpoint, target: Checkpoint) -> None:
+    """Raise `BadInput` unless the target's embedding and head have the shapes that the draft needs."""
+    for mine, theirs in zip(_ends(draft.skeleton), _ends(target.skeleton), strict=True):
+        if mine is None or theirs is None:
+            raise BadInput(
+                f"{draft.source} has no embedding and head of its own and cannot share those of "
+                f"{target.source}: their classes do not expose them"
+            )
+        (rows, width), (their_rows, their_width) = _shape(mine), _shape(theirs)
+        if (rows, width) != (their_rows, their_width):
+            raise BadInput(
+                f"{draft.source} has no embedding and head of its own, and those of {target.source} do not "
+                f"fit: vocabulary {their_rows} and width {their_width}, where it needs {rows} and {width}",
+                hint="use it with the target that it was made for",
+            )
+
+
+def load_sharing(
+    draft: Checkpoint, dtype: torch.dtype, target: PreTrainedModel
+) -> tuple[PreTrainedModel, list[str]]:
+    """Load a draft whose embedding and head are the target's parameters: the same objects, no copy.
+
+    The draft keeps its own modules around them, since some families scale or offset inside these.
+    Raises `BadInput` as `load_model` does, for every other weight.
+    """
+    state: dict[str, Tensor] = dict(_shared_weights(draft.skeleton, target))
+    for file in weight_files(draft.source, draft.folder):
+        state.update(load_file(draft.folder / file))
+    model, notes = load_model(draft, dtype, state)
+    for mine, theirs in _pairs(model, target):
+        for name, parameter in _parameters(mine, theirs):
+            setattr(mine, name, parameter)
+    return model, [*notes, f"{draft.source} shares the embedding and output head of its target"]
+
+
+def _shared_weights(draft: PreTrainedModel, target: PreTrainedModel) -> Iterator[tuple[str, nn.Parameter]]:
+    """The target's embedding and head weights, under the names that they have in the draft."""
+    names = {module: name for name, module in draft.named_modules()}
+    for mine, theirs in _pairs(draft, target):
+        for name, parameter in _parameters(mine, theirs):
+            yield f"{names[mine]}.{name}", parameter
+
+
+def _parameters(mine: nn.Module, theirs: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, found) for name, found in theirs.named_parameters(recurse=False) if hasattr(mine, name))
+
+
+def _ends(model: PreTrainedModel) -> tuple[nn.Module | None, nn.Module | None]:
+    return model.get_input_embeddings(), model.get_output_embeddings()
+
+
+def _pairs(draft: PreTrainedModel, target: PreTrainedModel) -> Iterator[tuple[nn.Module, nn.Module]]:
+    for mine, theirs in zip(_ends(draft), _ends(target), strict=True):
+        if mine is not None and theirs is not None:
+            yield mine, theirs
+
+
+def _shape(module: nn.Module) -> tuple[int, int]:
+    rows, width = module.get_parameter("weight").shape
+    return rows, width
