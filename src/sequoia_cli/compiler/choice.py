@@ -1,0 +1,77 @@
+"""What a choice of tree consists of: the chosen candidate, the ones it was chosen over, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sequoia_cli.compiler.cost import StepSeconds
+from sequoia_cli.core.plan import Prediction, TreePlan
+from sequoia_cli.core.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tree with what a step with it brings and costs. `shape` names it for people."""
+
+    shape: str
+    tree: TokenTree
+    tokens_per_step: float
+    seconds: StepSeconds
+
+    @property
+    def seconds_per_token(self) -> float:
+        """What the choice minimises."""
+        return self.seconds.total / self.tokens_per_step
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The best tree of one size: its layers, tokens per step and seconds per step."""
+
+    size: int
+    depth: int
+    tokens_per_step: float
+    seconds_per_step: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen tree, plain decoding, the runners-up (fastest first) and points of the curve chosen from.
+
+    `not_considered` says what lay beyond the profile, `warnings` what the user should act on.
+    """
+
+    chosen: Candidate
+    plain: Candidate
+    runners_up: tuple[Candidate, ...]
+    curve: tuple[CurvePoint, ...]
+    not_considered: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def speedup(self, candidate: Candidate) -> float:
+        """Over plain decoding of the same engine."""
+        return self.plain.seconds_per_token / candidate.seconds_per_token
+
+    def plan(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> TreePlan:
+        """The choice as the plan that is written to a file, figures to six digits."""
+        return TreePlan(
+            self.chosen.tree,
+            Prediction(**self._figures(self.chosen)),
+            inputs,
+            tuple(
+                {"shape": other.shape, "size": other.tree.size, "depth": other.tree.depth}
+                | self._figures(other)
+                for other in self.runners_up
+            ),
+            record,
+        )
+
+    def _figures(self, candidate: Candidate) -> dict[str, float]:
+        figures = {
+            "tokens_per_step": candidate.tokens_per_step,
+            "seconds_per_step": candidate.seconds.total,
+            "speedup": self.speedup(candidate),
+        }
+        return {key: float(f"{value:.6g}") for key, value in figures.items()}

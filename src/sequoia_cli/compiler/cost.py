@@ -1,0 +1,78 @@
+"""The cost model: seconds of one decoding step with a tree, added up from what the profile measured.
+
+The paper charges t(n) + d * c for a tree of n nodes and d layers (Sequoia, arXiv 2402.12374, section 4.1):
+one constant per layer. Here each level costs what its width costs, the last layer costs no draft, since
+nothing is grown from it, and verification is charged too. Plain decoding is the root alone: a target step and
+no draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sequoia_cli.compiler.tables import Floats, Ints
+from sequoia_cli.core.hardware import HardwareProfile
+from sequoia_cli.core.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Seconds of the parts of one decoding step."""
+
+    target: float
+    draft: float
+    verify: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole step."""
+        return self.target + self.draft + self.verify
+
+
+def step_seconds(tree: TokenTree, profile: HardwareProfile) -> StepSeconds | None:
+    """Seconds of a step with `tree`; None where a part lies beyond what the profile covers."""
+    target, verify = profile.target(tree.size), profile.verify(tree.size)
+    levels = [profile.draft(len(level)) for level in tree.expanded]
+    if target is None or verify is None or None in levels:
+        return None
+    return StepSeconds(target, sum(seconds for seconds in levels if seconds is not None), verify)
+
+
+def largest_size(profile: HardwareProfile) -> int | None:
+    """Largest tree that both the target and the verification times cover; None where both are constants."""
+    ends = [
+        timings[-1][0] for timings in (profile.target_seconds, profile.verify_seconds) if len(timings) > 1
+    ]
+    return min(ends, default=None)
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """The profile looked up once for all sizes and widths up to a limit; NaN where it does not reach.
+
+    `step` (size) is target plus verification, `draft` (width) one level; no width costs nothing.
+    """
+
+    step: Floats
+    draft: Floats
+
+    @classmethod
+    def of(cls, profile: HardwareProfile, size: int) -> CostTable:
+        """Look up sizes and widths 1..`size`."""
+        step = _looked_up(profile.target, size) + _looked_up(profile.verify, size)
+        draft = _looked_up(profile.draft, size)
+        draft[0] = 0.0
+        return cls(step, draft)
+
+    def seconds(self, widths: Ints) -> Floats:
+        """Seconds per step of one tree per size, given the nodes with children (size, level) of each."""
+        seconds: Floats = self.step[: len(widths)] + self.draft[widths].sum(axis=1)
+        return seconds
+
+
+def _looked_up(lookup: Callable[[int], float | None], size: int) -> Floats:
+    found = [lookup(count) for count in range(1, size + 1)]
+    return np.array([np.nan, *(np.nan if seconds is None else seconds for seconds in found)])

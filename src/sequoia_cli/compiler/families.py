@@ -1,0 +1,76 @@
+"""Families of candidates: one tree per size, with the tokens it brings and the seconds it costs per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sequoia_cli.compiler.best import BestTrees, Rows
+from sequoia_cli.compiler.cost import CostTable
+from sequoia_cli.compiler.shapes import prefix
+from sequoia_cli.compiler.tables import Floats, Ints
+from sequoia_cli.compiler.value import node_scores
+from sequoia_cli.core.tree import TokenTree
+
+#: Seconds per token that differ by less than this share count as equal; the smaller tree is taken then.
+TIE = 1e-9
+
+
+@dataclass(frozen=True)
+class Family:
+    """`tokens`, `seconds` per step and `depths` by size, index 0 unused; seconds are infinite for no tree."""
+
+    tokens: Floats
+    seconds: Floats
+    depths: Ints
+    tree: Callable[[int], TokenTree]
+
+    @property
+    def size(self) -> int:
+        """Nodes of the largest tree."""
+        return len(self.tokens) - 1
+
+    def fastest(self, first: int = 1, without: Sequence[int] = ()) -> int | None:
+        """The size of least seconds per token from `first` on, the smallest of equals; None without any."""
+        per_token = self.seconds / self.tokens
+        per_token[:first] = np.inf
+        per_token[list(without)] = np.inf
+        least = per_token.min(initial=np.inf)
+        return int(np.argmax(per_token <= least * (1 + TIE))) if np.isfinite(least) else None
+
+
+def best_family(best: BestTrees, table: CostTable) -> tuple[Family, bool]:
+    """The best tree of each size at the depth limit where it is fastest, the lower limit among equals.
+
+    Also tells whether some tree was left out because a level was wider than the profile covers.
+    """
+    tokens = np.ones(best.size + 1)
+    seconds = np.full(best.size + 1, np.inf)
+    depths = np.zeros(best.size + 1, np.int16)
+    left_out = False
+    for depth, (values, widths) in enumerate(zip(best.values[1:], best.expanded(), strict=True), start=1):
+        exists = np.isfinite(values) & np.isfinite(table.step)
+        cost = np.where(exists, table.seconds(widths), np.inf)
+        left_out |= bool(np.isnan(cost).any())
+        cost = np.nan_to_num(cost, nan=np.inf)
+        value = np.where(exists, values, 1.0)
+        faster = cost / value < seconds / tokens * (1 - TIE)
+        tokens[faster], seconds[faster], depths[faster] = value[faster], cost[faster], depth
+    return Family(tokens, seconds, depths, lambda size: best.tree(size, int(depths[size]))), left_out
+
+
+def prefix_family(tree: TokenTree, rows: Rows, table: CostTable) -> Family:
+    """The first n nodes of `tree`, for every n up to its size."""
+    scores = np.array(node_scores(tree, rows))
+    layers = np.array(tree.node_depths)
+    firsts = np.array(tree.ranks) == 0
+    # A node is expanded from the moment its first child is there.
+    grown = (layers[:, None] == np.arange(1, tree.depth)) & firsts[:, None]
+    widths = np.zeros((tree.size + 1, tree.depth - 1), np.int16)
+    widths[1:] = np.cumsum(grown, axis=0)
+    seconds = np.nan_to_num(table.seconds(widths), nan=np.inf)
+    tokens = np.concatenate([[1.0], np.cumsum(scores)])
+    depths = np.concatenate([[0], layers + 1]).astype(np.int16)
+    return Family(tokens, seconds, depths, lambda size: prefix(tree, size))
