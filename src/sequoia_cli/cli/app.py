@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sequoia_cli import __version__
+from sequoia_cli.cli.compile import compile_command
 from sequoia_cli.errors import SequoiaError
 
 app = typer.Typer(
@@ -38,6 +39,9 @@ def sequoia(
     ] = False,
 ) -> None:
     """Common options."""
+
+
+app.command("compile")(compile_command)
 
 
 def main() -> None:

@@ -7,17 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.progress import Progress, ProgressColumn
 
 
 class Commentary:
@@ -48,6 +41,8 @@ class Commentary:
     @contextmanager
     def progress(self, *columns: ProgressColumn) -> Iterator[Progress]:
         """A progress display, silent where there is no terminal to show it on."""
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
         shown = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

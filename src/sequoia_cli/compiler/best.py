@@ -14,6 +14,17 @@ from sequoia_cli.core.tree import TokenTree
 Rows = Sequence[Sequence[float]]
 
 
+def largest_tree(rows: Rows, depth: int, branch: int) -> int:
+    """Nodes of the largest tree within the limits, or `MAX_SIZE` where it is larger than that."""
+    width = total = 1
+    for layer in range(1, depth):
+        width *= min(branch, len(rows[min(layer, len(rows)) - 1]))
+        total += width
+        if total >= MAX_SIZE:
+            return MAX_SIZE
+    return total
+
+
 class BestTrees:
     """The trees of most expected tokens for 1..`size` nodes and 1..`depth` layers, both counting the root.
 

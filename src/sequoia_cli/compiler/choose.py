@@ -111,12 +111,15 @@ class _Search:
     def shapes(self) -> Iterator[Candidate]:
         """The best chain, the best k chains and the best binary tree."""
         ranks = min(self.limits.max_branch, max(map(len, self.rows)))
-        several = [
-            self.candidate(family.tree(size), f"{count} chains")
-            for count in range(2, ranks + 1)
-            if (size := (family := self.chains(count)).fastest(count + 1)) is not None
+        several = {count: self.chains(count) for count in range(2, ranks + 1)}
+        best = [
+            (family.seconds[size] / family.tokens[size], size, count)
+            for count, family in several.items()
+            if (size := family.fastest(count + 1)) is not None
         ]
-        yield from sorted(several, key=_by_speed)[:1]
+        if best:
+            _, size, count = min(best)
+            yield self.candidate(several[count].tree(size), f"{count} chains")
         families = [("chain", self.chains(1), 2)]
         if self.limits.max_branch >= 2:
             size = min(self.best.size, 2 ** min(self.limits.max_depth, MAX_SIZE.bit_length()) - 1)
@@ -127,12 +130,15 @@ class _Search:
                 yield self.candidate(family.tree(number), shape)
 
     def other_sizes(self, size: int) -> Iterator[Candidate]:
-        """The fastest best trees of sizes other than `size`."""
-        taken = [size]
+        """The fastest best trees of sizes that differ from `size` and each other by a tenth or more."""
+        near: set[int] = set()
         for _ in range(OTHER_SIZES):
-            if (number := self.best.fastest(2, without=taken)) is not None:
-                taken.append(number)
-                yield self.candidate(self.best.tree(number))
+            near |= {other for other in range(2, self.best.size + 1) if abs(other - size) * 10 < size}
+            found = self.best.fastest(2, without=sorted(near))
+            if found is None:
+                return
+            yield self.candidate(self.best.tree(found))
+            size = found
 
 
 def _by_speed(candidate: Candidate) -> tuple[float, int]:

@@ -126,11 +126,14 @@ def _append_child(forest: Floats, gain: Floats, place: int) -> tuple[Floats, Int
         most = min(reach, (high - 2) // place)
         if most < 1:
             continue
-        span = padded[:, reach + low - most : reach + high - 1]
-        windows = np.lib.stride_tricks.sliding_window_view(span, most, axis=1)  # entry i is m = most - i
+        # Entry (distance, n, i) of the windows is forest[n - most + i], the child's size there most - i.
+        span = padded[:, reach + low - most :]
+        shape, strides = (rows, high - low, most), (span.strides[0], span.strides[1], span.strides[1])
+        windows = np.lib.stride_tricks.as_strided(span, shape, strides, writeable=False)
         candidates = windows + gain[:, None, most:0:-1]
         best = candidates.argmax(axis=2)
-        out[:, low:high] = np.take_along_axis(candidates, best[..., None], axis=2)[..., 0]
+        firsts = np.arange(0, candidates.size, most).reshape(best.shape)
+        out[:, low:high] = candidates.ravel()[firsts + best]
         chosen[:, low:high] = most - best
     chosen[out == _UNREACHABLE] = 0
     return out, chosen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -36,10 +37,11 @@ def remember_latest(kind: str, path: Path) -> None:
     latest = _read_latest()
     latest[kind] = str(path.resolve())
     target = cache_dir() / "latest.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_suffix(f".{os.getpid()}.partial")
-    scratch.write_text(json.dumps(latest, indent=1, sort_keys=True) + "\n")
-    scratch.replace(target)
+    with suppress(OSError):  # a convenience: where the cache cannot be written there is no default later
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(json.dumps(latest, indent=1, sort_keys=True) + "\n")
+        scratch.replace(target)
 
 
 def latest(kind: str) -> Path | None:

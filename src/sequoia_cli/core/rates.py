@@ -100,10 +100,10 @@ class AcceptanceRates:
         """Check and read a rates file, or a plain list of p. Raises `BadInput` naming the wrong entry."""
         data, source = document.data, document.source
         if isinstance(data, list):
-            return cls(_rows(data, source, "p"))
+            return cls(_rows(data, source, "p", by_hand=True))
         fields = Fields(source, data, _KEYS, "rates file")
         fields.schema(SCHEMA, required=False)
-        rows = _rows(fields.require("p"), source, "p")
+        rows = _rows(fields.require("p"), source, "p", by_hand="trials" not in data)
         return cls(
             rows,
             fields.mapping("conditions"),
@@ -152,8 +152,8 @@ def _short(value: float) -> float | int:
     return int(value) if float(value).is_integer() else round(value, 4)
 
 
-def _rows(value: Any, source: str, key: str) -> Rows:
-    """A vector or a list of vectors as checked rows."""
+def _rows(value: Any, source: str, key: str, *, by_hand: bool) -> Rows:
+    """A vector or a list of vectors as checked rows; `by_hand` where no counts vouch for the layout."""
     if not isinstance(value, list) or not value:
         raise BadInput(f"{source}: '{key}' is {value!r}; expected a list of rates by child rank")
     nested = isinstance(value[0], list)
@@ -171,11 +171,14 @@ def _rows(value: Any, source: str, key: str) -> Rows:
                 f"{where} sums to {total:.4f}; marginal rates sum to at most 1",
                 hint="rates conditional on the siblings before have to be multiplied out first",
             )
-        if len(row) > 2 and row[0] == 0 and row[1] > 0 and abs(total - 1) < 1e-3:
+        if by_hand and len(row) > 2 and row[0] == 0 and row[1] > 0:
+            whole = abs(total - 1) < 1e-3
             raise BadInput(
-                f"{where} begins with 0 and sums to 1: the layout of the published .pt vectors, with a "
-                "leading pad and the all-rejected rate at the end",
-                hint="drop the first and the last entry",
+                f"{where} begins with 0"
+                + (" and sums to 1" if whole else "")
+                + ": the layout of the published .pt vectors, with a leading pad"
+                + (" and the all-rejected rate at the end" if whole else ""),
+                hint=f"drop the first {'and the last ' if whole else ''}entry",
             )
         rows.append(tuple(float(rate) for rate in row))
     return tuple(rows)

@@ -1,0 +1,121 @@
+"""The input files of `sequoia compile`: which ones, whether they fit together, what a plan says of them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sequoia_cli.core.artifact import Document, read_document
+from sequoia_cli.core.hardware import HardwareProfile
+from sequoia_cli.core.paths import latest, shipped
+from sequoia_cli.core.rates import AcceptanceRates
+from sequoia_cli.errors import BadInput
+
+if TYPE_CHECKING:
+    from sequoia_cli.cli.console import Commentary
+
+#: What is taken where nothing was given and nothing was measured.
+SHIPPED = {"profile": "a100.yaml", "acceptance": "published_demo_rates.yaml"}
+
+Origin = Literal["given", "measured", "shipped"]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A profile and rates, and the documents they were read from.
+
+    `name` is the profile's, for the output file; `flags` are the options that name the files given;
+    `warnings` tell where the two do not belong together.
+    """
+
+    profile: HardwareProfile
+    rates: AcceptanceRates
+    documents: dict[str, Document]
+    name: str
+    flags: list[str]
+    warnings: list[str]
+
+    def described(self) -> dict[str, Any]:
+        """What a plan says of its inputs: digests and conditions."""
+        return {
+            "profile": {
+                "digest": self.documents["profile"].digest,
+                "origin": self.profile.origin,
+                "device": self.profile.device,
+                "conditions": dict(self.profile.conditions),
+            },
+            "acceptance": {
+                "digest": self.documents["acceptance"].digest,
+                "conditions": dict(self.rates.conditions),
+            },
+        }
+
+
+def read_inputs(profile: str | None, acceptance: str | None, say: Commentary) -> Inputs:
+    """Read and check both files, and say which defaults were taken. Raises `BadInput`."""
+    if profile == "-" and acceptance == "-":
+        raise BadInput(
+            "--profile - and --acceptance - cannot both read stdin", hint="give one of them a file"
+        )
+    given = {"profile": profile, "acceptance": acceptance}
+    picked = {kind: _pick(kind, path) for kind, path in given.items()}
+    documents = {kind: read_document(path) for kind, (path, _) in picked.items()}
+    timed = HardwareProfile.from_document(documents["profile"])
+    rates = AcceptanceRates.from_document(documents["acceptance"])
+    inputs = Inputs(
+        timed,
+        rates,
+        documents,
+        "stdin" if profile == "-" else Path(picked["profile"][0]).stem,
+        [f"--{kind} {shlex.quote(_portable(path))}" for kind, path in given.items() if path is not None],
+        _mismatches(timed, rates),
+    )
+    for kind, (path, origin) in picked.items():
+        _say_default(kind, path, origin, timed, say)
+    origins = {origin: kind for kind, (_, origin) in picked.items()}
+    if set(origins) == {"measured", "shipped"}:
+        say.warn(
+            f"the {origins['shipped']} is the shipped one, the {origins['measured']} is this machine's own: "
+            f"they are not of the same models; run `sequoia {origins['shipped']}`"
+        )
+    for warning in inputs.warnings:
+        say.warn(warning)
+    return inputs
+
+
+def _pick(kind: str, given: str | None) -> tuple[str, Origin]:
+    if given is not None:
+        return given, "given"
+    if (measured := latest(kind)) is not None:
+        return str(measured), "measured"
+    return str(shipped("profiles", SHIPPED[kind])), "shipped"
+
+
+def _portable(path: str) -> str:
+    """The path as a plan may name it: where a file lies on this machine is nobody else's business."""
+    return Path(path).name if Path(path).is_absolute() else path
+
+
+def _say_default(kind: str, path: str, origin: Origin, profile: HardwareProfile, say: Commentary) -> None:
+    if origin == "measured":
+        say.note(f"{kind}: {path}, this machine's latest")
+    elif origin == "shipped":
+        what = (
+            f"{profile.origin} times of another machine, {profile.device}"
+            if kind == "profile"
+            else "published rates of a model pair that is not named"
+        )
+        say.note(f"{kind}: the shipped {Path(path).name}, {what}; `sequoia {kind}` measures your own")
+
+
+def _mismatches(profile: HardwareProfile, rates: AcceptanceRates) -> list[str]:
+    """Warnings where both files name their models and the names differ."""
+    return [
+        f"the profile is of {key} {timed}, the acceptance rates are of {key} {counted}"
+        for key in ("target", "draft")
+        if (timed := profile.conditions.get(key)) is not None
+        and (counted := rates.conditions.get(key)) is not None
+        and timed != counted
+    ]

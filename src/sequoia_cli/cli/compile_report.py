@@ -1,0 +1,102 @@
+"""What `sequoia compile` tells a person about its choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from sequoia_cli.compiler.best import Rows
+from sequoia_cli.compiler.choice import Candidate, Choice
+from sequoia_cli.compiler.value import node_scores
+
+
+def summary(choice: Choice) -> str:
+    """The verdict in one line."""
+    chosen = choice.chosen
+    if chosen.tree.size == 1:
+        return "do not speculate: plain decoding is faster than every tree considered"
+    return (
+        f"{chosen.shape} of {chosen.tree.size} nodes in {chosen.tree.depth} layers: "
+        f"{chosen.tokens_per_step:.2f} tokens per step of {_milliseconds(chosen.seconds.total)} ms, "
+        f"{choice.speedup(chosen):.2f} times plain decoding (predicted)"
+    )
+
+
+def explanation(choice: Choice, rows: Rows) -> Iterator[Table | str]:
+    """The tree by layer, its step by part, what it was chosen over, and the best tree of each size."""
+    yield _layers(choice.chosen, rows)
+    yield _parts(choice)
+    yield _comparison(choice)
+    yield _curve(choice)
+    for reason in choice.not_considered:
+        yield f"not considered: {reason}"
+
+
+def _layers(chosen: Candidate, rows: Rows) -> Table:
+    table = _table("the tree, by layer", "layer", "nodes", "expanded", "most children", "expected tokens")
+    tree, scores = chosen.tree, node_scores(chosen.tree, rows)
+    for layer, nodes in enumerate(tree.levels):
+        children = [len(tree.children[node]) for node in nodes]
+        tokens = sum(scores[node] for node in nodes)
+        table.add_row(
+            f"{layer + 1}",
+            f"{len(nodes)}",
+            f"{sum(count > 0 for count in children)}",
+            f"{max(children)}",
+            f"{tokens:.3f}",
+        )
+    table.add_section()
+    table.add_row("all", f"{tree.size}", "", "", f"{chosen.tokens_per_step:.3f}")
+    return table
+
+
+def _parts(choice: Choice) -> Table:
+    table = _table("predicted ms per step", "part", "chosen", "plain decoding")
+    chosen, plain = choice.chosen.seconds, choice.plain.seconds
+    for part in ("target", "draft", "verify", "total"):
+        table.add_row(part, _milliseconds(getattr(chosen, part)), _milliseconds(getattr(plain, part)))
+    return table
+
+
+def _comparison(choice: Choice) -> Table:
+    table = _table("chosen, and the runners-up", "shape", *_COLUMNS)
+    for candidate in (choice.chosen, *choice.runners_up):
+        table.add_row(
+            candidate.shape + (" (chosen)" if candidate is choice.chosen else ""),
+            f"{candidate.tree.size}",
+            f"{candidate.tree.depth}",
+            *_figures(choice, candidate.tokens_per_step, candidate.seconds.total),
+        )
+    return table
+
+
+def _curve(choice: Choice) -> Table:
+    table = _table("the best tree by size", *_COLUMNS)
+    for point in choice.curve:
+        table.add_row(
+            f"{point.size}",
+            f"{point.depth}",
+            *_figures(choice, point.tokens_per_step, point.seconds_per_step),
+        )
+    return table
+
+
+_COLUMNS = ("nodes", "layers", "tokens/step", "ms/step", "ms/token", "speedup")
+
+
+def _figures(choice: Choice, tokens: float, seconds: float) -> tuple[str, ...]:
+    speedup = choice.plain.seconds_per_token * tokens / seconds
+    return f"{tokens:.3f}", _milliseconds(seconds), _milliseconds(seconds / tokens), f"{speedup:.2f}"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number or column == "nodes" else "left")
+    return table
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
