@@ -1,0 +1,343 @@
+"""Prompts from every place that users keep them in, and what is said when they cannot be used."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sequoia_cli.errors import BadInput, SequoiaError
+from sequoia_cli.measure.prompts import PROMPT_KEYS, Prompt, load_prompts
+
+HELD_OUT = Path(__file__).resolve().parents[3] / "shared" / "data" / "spec_bench.jsonl"
+ASK = {"role": "user", "content": "ask"}
+ANSWER = {"role": "assistant", "content": "answer"}
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    """Write a file into a fresh folder and return its path as a user would type it."""
+
+    def _write(name: str, content: str | bytes) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+    return _write
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch):
+    def _stdin(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+
+    return _stdin
+
+
+def contents(source: str | None, **options: Any) -> list[Any]:
+    found = [prompt.content for prompt in load_prompts(source, **options).prompts]
+    return [list(content) if isinstance(content, tuple) else content for content in found]
+
+
+# ---- the built-in set -------------------------------------------------------------------------------------
+
+
+def test_the_built_in_set_is_large_and_varied():
+    built_in = load_prompts()
+    assert built_in.name == "built-in"
+    assert len(built_in.prompts) >= 64
+    assert len({prompt.id for prompt in built_in.prompts}) == len(built_in.prompts)
+    assert len({str(prompt.content) for prompt in built_in.prompts}) == len(built_in.prompts)
+    assert len({prompt.category for prompt in built_in.prompts}) >= 10
+    assert sum(isinstance(prompt.content, tuple) for prompt in built_in.prompts) >= 3
+
+
+def test_any_sixteen_prompts_of_the_built_in_set_in_a_row_are_varied():
+    categories = [prompt.category for prompt in load_prompts().prompts]
+    for start in range(len(categories) - 15):
+        assert len(set(categories[start : start + 16])) >= 8
+
+
+def test_chats_of_the_built_in_set_alternate_and_end_with_the_user():
+    for prompt in load_prompts().prompts:
+        if isinstance(prompt.content, tuple):
+            roles = [message["role"] for message in prompt.content if message["role"] != "system"]
+            assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
+
+
+def test_the_built_in_set_has_nothing_of_the_held_out_set():
+    if not HELD_OUT.exists():
+        pytest.skip("the held-out prompts are not beside this checkout")
+    rows = [json.loads(line) for line in HELD_OUT.read_text("utf-8").splitlines()]
+    held_out = {" ".join(turn.lower().split()) for row in rows for turn in row["turns"]}
+    ours = load_prompts().prompts
+    texts = [
+        m["content"]
+        for p in ours
+        for m in ([{"content": p.content}] if isinstance(p.content, str) else p.content)
+    ]
+    assert not held_out & {" ".join(text.lower().split()) for text in texts}
+
+
+# ---- where prompts come from ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "content"),
+    [
+        ("ask", "ask"),
+        ({"prompt": "ask"}, "ask"),
+        ({"prompt": [ASK]}, [ASK]),
+        ({"text": "ask", "label": 3}, "ask"),
+        ({"question": "ask", "answer": "42"}, "ask"),
+        ({"turns": ["ask", "ask again"]}, "ask"),
+        ({"turns": [ASK]}, [ASK]),
+        ({"instruction": "do", "input": "this"}, "do\n\nthis"),
+        ({"instruction": "do", "input": ""}, "do"),
+        ({"messages": [ASK, ANSWER, ASK]}, [ASK, ANSWER, ASK]),
+        ({"messages": [ASK, ANSWER], "prompt": "no"}, [ASK]),
+        ({"conversations": [{"from": "human", "value": "ask"}, {"from": "gpt", "value": "answer"}]}, [ASK]),
+    ],
+)
+def test_a_line_of_jsonl_is_a_string_or_an_object_with_a_known_key(write: Any, line: Any, content: Any):
+    assert contents(write("p.jsonl", json.dumps(line))) == [content]
+    assert contents(write("p.json", json.dumps([line]))) == [content]
+
+
+def test_ids_and_categories_are_kept_and_line_numbers_stand_in(write: Any):
+    lines = '{"id": "a", "prompt": "x", "category": "code"}\n\n{"question_id": 7, "prompt": "y"}\n"z"\n'
+    found = load_prompts(write("p.jsonl", lines)).prompts
+    assert found == (Prompt("a", "x", "code"), Prompt("7", "y"), Prompt("4", "z"))
+
+
+def test_a_column_is_taken_where_named(write: Any):
+    assert contents(write("p.jsonl", '{"prompt": "no", "body": "yes"}'), column="body") == ["yes"]
+
+
+def test_a_text_file_is_one_prompt_per_line(write: Any):
+    assert contents(write("p.txt", "one\r\n\n  two words \n{not json\n")) == ["one", "two words", "{not json"]
+
+
+def test_a_folder_is_one_prompt_per_text_file_in_the_order_of_names(write: Any):
+    write("d/b.txt", "second\nstill second\n")
+    write("d/a.md", "first")
+    folder = str(Path(write("d/c.py", "ignored")).parent)
+    assert load_prompts(folder).prompts == (
+        Prompt("a.md", "first"),
+        Prompt("b.txt", "second\nstill second"),
+    )
+
+
+def test_stdin_is_json_lines_or_text_lines(stdin: Any):
+    stdin(b'\n{"prompt": "one"}\n{"prompt": "two"}\n')
+    assert load_prompts("-").name == "stdin"
+    stdin(b'\n{"prompt": "one"}\n{"prompt": "two"}\n')
+    assert contents("-") == ["one", "two"]
+    stdin(b"one\ntwo\n")
+    assert contents("-") == ["one", "two"]
+
+
+def test_a_file_without_ending_is_read_like_stdin(write: Any):
+    assert contents(write("prompts", '{"prompt": "one"}')) == ["one"]
+    assert contents(write("prompts", "one")) == ["one"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(write: Any):
+    assert contents(write("p.txt", "one".encode("utf-8-sig"))) == ["one"]
+    assert contents(write("p.jsonl", '{"prompt": "é"}'.encode("utf-8-sig"))) == ["é"]
+
+
+def test_separators_that_python_calls_line_ends_may_stand_inside_a_prompt(write: Any):
+    assert contents(write("p.jsonl", '{"prompt": "a\u2028b\x85c"}')) == ["a\u2028b\x85c"]
+
+
+def test_a_limit_takes_the_first_and_reads_no_further(write: Any):
+    assert contents(write("p.jsonl", '"one"\n"two"\nbroken'), limit=2) == ["one", "two"]
+    assert contents(write("p.txt", "one"), limit=5) == ["one"]
+
+
+# ---- identity ---------------------------------------------------------------------------------------------
+
+
+def test_the_digest_is_of_the_prompts_used_not_of_how_they_are_stored(write: Any):
+    text = load_prompts(write("a.txt", "one\ntwo\nthree"), limit=2)
+    lines = load_prompts(write("b.jsonl", '{"prompt": "one", "id": 5}\n{"question": "two"}'))
+    assert text.digest == lines.digest
+    assert text.digest.startswith("sha256:")
+
+
+@pytest.mark.parametrize("other", ['"two"\n"one"', '"one"', '"one\\ntwo"', '"one"\n"two "'])
+def test_other_prompts_or_another_order_have_another_digest(write: Any, other: str):
+    digest = load_prompts(write("a.jsonl", '"one"\n"two"')).digest
+    assert load_prompts(write("b.jsonl", other)).digest != digest
+
+
+def test_a_chat_of_one_turn_is_not_the_plain_text(write: Any):
+    chat = load_prompts(write("a.jsonl", json.dumps({"messages": [ASK]})))
+    assert chat.digest != load_prompts(write("b.jsonl", '"ask"')).digest
+
+
+# ---- what cannot be used ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("p.jsonl", '"one"\n{"prompt": }', "p.jsonl, line 2: not valid JSON at column 12: Expecting value"),
+        ("p.jsonl", '"one"\n\n5', "p.jsonl, line 3: expected a string or an object, found 5"),
+        (
+            "p.jsonl",
+            '{"body": "x", "n": 1}',
+            "p.jsonl, line 1: found the keys body, n; expected one of messages",
+        ),
+        ("p.jsonl", "{}", "found the keys none; expected one of"),
+        (
+            "p.jsonl",
+            '{"prompt": "  "}',
+            "p.jsonl, line 1: 'prompt' is '  '; expected a text that is not empty",
+        ),
+        ("p.jsonl", '{"prompt": 5}', "p.jsonl, line 1: 'prompt' is 5; expected a text or a list of messages"),
+        ("p.jsonl", '{"prompt": null}', "'prompt' is None; expected a text"),
+        ("p.jsonl", '{"messages": []}', r"'messages' is \[\]; expected a text or a list of messages"),
+        (
+            "p.jsonl",
+            '{"messages": [{"role": "user"}]}',
+            "'messages', message 1 is .*; expected an object with",
+        ),
+        ("p.jsonl", json.dumps({"messages": [ANSWER]}), "'messages' holds answers only"),
+        ("p.jsonl", '{"instruction": "do", "input": 5}', "p.jsonl, line 1: 'input' is 5; expected a text"),
+        ("p.jsonl", '{"prompt": "\\ud83e"}', r"'\\ud83e'; it holds half of a surrogate pair"),
+        ("p.jsonl", '{"turns": [""]}', "'turns' is ''; expected a text that is not empty"),
+        ("p.jsonl", "[" * 100_000, "line 1: JSON that cannot be read"),
+        ("p.json", '{"prompt": "x"}', "p.json: expected a list of prompts, found {'prompt': 'x'}"),
+        ("p.json", '["one",\n}', "p.json: not valid JSON at line 2, column 1"),
+        ("p.json", '["one", 5]', "p.json, entry 2: expected a string or an object, found 5"),
+        ("p.json", "[]", "p.json holds no prompts"),
+        ("p.jsonl", "\n \n", "p.jsonl holds no prompts"),
+        ("p.txt", "", "p.txt holds no prompts"),
+        ("p.txt", b"one\ntwo\nna\xefve", "p.txt, line 3: byte 0xef is not UTF-8"),
+        ("p.jsonl", '"one"'.encode("utf-16"), "p.jsonl, line 1: byte 0xff is not UTF-8"),
+        ("p.csv", "prompt\nx", "p.csv is of no kind known here; expected a .jsonl"),
+        ("d/a.py", "x", None),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_the_place(
+    write: Any, name: str, content: Any, complaint: Any
+):
+    path = write(name, content)
+    if complaint is None:
+        path, complaint = str(Path(path).parent), "d holds no .txt or .md file"
+    with pytest.raises(BadInput, match=complaint):
+        load_prompts(path)
+
+
+def test_an_empty_file_in_a_folder_is_named(write: Any):
+    folder = Path(write("d/a.txt", "fine")).parent
+    write("d/b.txt", "\n")
+    with pytest.raises(BadInput, match=r"b\.txt is ''; expected a text that is not empty"):
+        load_prompts(str(folder))
+
+
+@pytest.mark.parametrize("line", ['{"prompt": "x"}', '"x"'])
+def test_a_column_that_is_not_there_is_refused(write: Any, line: str):
+    with pytest.raises(BadInput, match=r"line 1: .*'body'"):
+        load_prompts(write("p.jsonl", line), column="body")
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_that_leaves_nothing_is_refused(limit: int):
+    with pytest.raises(BadInput, match="expected at least 1"):
+        load_prompts(limit=limit)
+
+
+# ---- datasets ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source", ["no.jsonl", "no.TXT", "./owner/name", "owner/name/more", "/owner/name", "name"]
+)
+def test_what_looks_like_a_path_is_never_looked_up_on_the_hub(source: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(BadInput, match="does not exist"):
+        load_prompts(source)
+
+
+def test_a_name_inside_a_folder_that_is_here_is_never_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts").mkdir()
+    with pytest.raises(BadInput, match="prompts/mine does not exist"):
+        load_prompts("prompts/mine")
+
+
+@pytest.mark.parametrize("source", ["x" * 5000, "why is the sky blue?", "~nobody-here/p", ""])
+def test_anything_typed_gets_an_answer(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput):
+        load_prompts(source)
+
+
+def test_a_missing_package_is_one_line_that_names_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(BadInput, match="the package `datasets`") as caught:
+        load_prompts("owner/name")
+    assert "pip install 'sequoia-cli[datasets]'" in (caught.value.hint or "")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch):
+    """A hub with one dataset, and the calls that were made to it."""
+    calls: list[Any] = []
+    rows = {split: [{"question": f"{split} {n}"} for n in (1, 2, 3)] for split in ("train", "test")}
+
+    def load_dataset(name: str, config: str | None, *, split: str | None, streaming: bool) -> Any:
+        calls.append((name, config, split))
+        return rows[split] if split else rows
+
+    fake = ModuleType("datasets")
+    fake.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda self, name, timeout: None)
+    return SimpleNamespace(calls=calls, module=fake)
+
+
+@pytest.mark.parametrize(
+    ("source", "call", "first"),
+    [
+        ("owner/name", ("owner/name", None, None), "test 1"),
+        ("owner/name:train", ("owner/name", None, "train"), "train 1"),
+        ("owner/name:main:train", ("owner/name", "main", "train"), "train 1"),
+    ],
+)
+def test_a_dataset_is_read_by_name_config_and_split(hub: Any, source: str, call: Any, first: str):
+    found = load_prompts(source, limit=2)
+    assert hub.calls == [call]
+    assert (found.name, len(found.prompts), found.prompts[0]) == (source, 2, Prompt("1", first))
+
+
+def test_a_row_without_a_prompt_is_named(hub: Any):
+    with pytest.raises(BadInput, match="owner/name, row 1: found the keys question; expected 'body'"):
+        load_prompts("owner/name", column="body")
+
+
+def test_a_network_that_is_not_there_is_one_line(hub: Any, monkeypatch: pytest.MonkeyPatch):
+    def fail(*args: Any, **options: Any) -> None:
+        raise ConnectionError("cannot reach the hub\nmore\nlines")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", fail)
+    with pytest.raises(
+        SequoiaError, match=r"the dataset owner/name could not be read: cannot reach the hub$"
+    ):
+        load_prompts("owner/name")
+    assert hub.calls == []
+
+
+def test_the_help_names_every_key():
+    assert all(f"`{key}`" in (load_prompts.__doc__ or "") for key in PROMPT_KEYS)
