@@ -9,7 +9,8 @@ import copy
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 _PLAIN = {
     "hidden_size": 32,
@@ -131,6 +132,14 @@ def near(model: PreTrainedModel, scale: float, seed: int = 0) -> PreTrainedModel
             drawn = torch.randn(parameter.shape, generator=noise, dtype=torch.float32)
             parameter.add_((scale * drawn).to(parameter))
     return _resting(close)
+
+
+def tiny_tokenizer(vocab: int = 64, *, tokens: dict[int, str] | None = None, **special: Any):
+    """A tokenizer of the words w0, w1, ...; `tokens` renames some ids, `special` is as in transformers."""
+    words = {(tokens or {}).get(id, f"w{id}"): id for id in range(vocab)}
+    backend = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="w0", **special)
 
 
 def _resting(model: PreTrainedModel) -> PreTrainedModel:

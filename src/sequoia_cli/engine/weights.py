@@ -46,6 +46,8 @@ def weight_names(source: Source, folder: Path) -> frozenset[str]:
                 pointer = raw.read(16).startswith(b"version https:")
             what = "a Git LFS pointer, not the weights" if pointer else f"damaged or cut short ({error})"
             how = "run `git lfs pull` in its folder" if pointer else "download or copy it again"
+            if source.kind == "alias":
+                how = f"remove {folder} and it is made again"
             raise BadInput(f"{source}: {path} is {what}", hint=how) from None
     return frozenset(names)
 

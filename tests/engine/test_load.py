@@ -1,0 +1,129 @@
+"""Loading models that can be used: as saved, at rest, with the right ends of text and notes."""
+
+import json
+
+import pytest
+import torch
+
+from folders import alone, edit_json, pair, save
+from models import FAMILIES, SUPPORTED, tiny_model, tiny_tokenizer
+from sequoia_cli.engine import hub
+from sequoia_cli.engine.load import context_limit
+
+IDS = torch.arange(1, 9)[None]
+
+
+@pytest.mark.parametrize("family", SUPPORTED)
+def test_a_model_is_loaded_as_it_was_saved(family, tmp_path):
+    loaded = alone(save(tmp_path / "m", family))
+    assert torch.equal(loaded.model(IDS).logits, tiny_model(family)(IDS).logits)
+    assert not loaded.model.training
+    assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
+
+
+def test_a_pair_is_loaded_in_the_dtype_asked_for(tmp_path):
+    loaded = pair(save(tmp_path / "t", "mistral"), save(tmp_path / "d", "gpt2", seed=1), dtype=torch.bfloat16)
+    assert loaded.target.dtype == loaded.draft.dtype == torch.bfloat16
+    assert (loaded.target.config.model_type, loaded.draft.config.model_type) == ("mistral", "gpt2")
+    assert (loaded.target_name, loaded.draft_name) == (str(tmp_path / "t"), str(tmp_path / "d"))
+    assert loaded.tokenizer.convert_ids_to_tokens(7) == "w7"
+    assert loaded.notes == ()
+
+
+def test_a_sharded_checkpoint_is_loaded_whole(tmp_path):
+    folder = save(tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").unlink()
+    tiny_model("llama").save_pretrained(folder, max_shard_size="30KB")
+    assert (tmp_path / "m" / "model.safetensors.index.json").exists()
+    assert torch.equal(alone(folder).model(IDS).logits, tiny_model("llama")(IDS).logits)
+
+
+@pytest.mark.parametrize(("target", "draft"), [(72, 64), (64, 72)])
+def test_padded_vocabularies_that_differ_in_size_load_with_one_note(target, draft, tmp_path):
+    tokenizer = tiny_tokenizer(64)
+    names = [
+        save(tmp_path / role, vocab=rows, tokenizer=tokenizer) for role, rows in [("t", target), ("d", draft)]
+    ]
+    loaded = pair(*names)
+    assert loaded.target.config.vocab_size == target
+    assert loaded.draft.config.vocab_size == draft
+    (note,) = loaded.notes
+    assert f"{target} vocabulary rows" in note
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "tokenizer", "expected"),
+    [
+        ({"eos_token_id": [2, 7]}, 2, "w2", (2, 7)),
+        ({"eos_token_id": 5}, 2, "w2", (5,)),
+        ({"eos_token_id": 0}, 2, "w2", (0,)),
+        ({"eos_token_id": None}, 2, "w2", ()),
+        ({}, 3, "w2", (3,)),
+        (None, [3, 4], "w2", (3, 4)),
+        (None, None, "w2", (2,)),
+        (None, None, None, ()),
+        ({"eos_token_id": [2, 2, 7]}, None, None, (2, 7)),
+    ],
+)
+def test_text_ends_as_the_target_says(generation, config, tokenizer, expected, tmp_path):
+    folder = tmp_path / "t"
+    special = {"eos_token": tokenizer} if tokenizer else {}
+    save(folder, tokenizer=tiny_tokenizer(64, **special), eos_token_id=config)
+    (folder / "generation_config.json").unlink()
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    save(tmp_path / "d", tokenizer=tiny_tokenizer(64, eos_token="w9"), eos_token_id=9)
+    loaded = pair(str(folder), str(tmp_path / "d"))
+    assert loaded.eos_ids == alone(str(folder)).eos_ids == expected
+
+
+def test_ends_of_text_outside_the_vocabulary_are_ignored_with_a_note(tmp_path):
+    save(tmp_path / "t")
+    edit_json(tmp_path / "t" / "generation_config.json", eos_token_id=[2, 64, -1])
+    loaded = alone(str(tmp_path / "t"))
+    assert loaded.eos_ids == (2,)
+    assert [note for note in loaded.notes if "64" in note]
+    assert [note for note in loaded.notes if "-1" in note]
+
+
+def test_flash_attention_in_the_config_is_switched_with_a_note(tmp_path):
+    save(tmp_path / "t")
+    edit_json(tmp_path / "t" / "config.json", attn_implementation="flash_attention_2")
+    loaded = alone(str(tmp_path / "t"))
+    assert loaded.model.config._attn_implementation == "sdpa"
+    (note,) = loaded.notes
+    assert "flash_attention_2" in note
+    assert "sdpa" in note
+
+
+@pytest.mark.parametrize("kind", ["static", "quantized"])
+def test_a_cache_setting_of_the_checkpoint_is_overridden_with_a_note(kind, tmp_path):
+    save(tmp_path / "t")
+    edit_json(tmp_path / "t" / "generation_config.json", cache_implementation=kind)
+    loaded = alone(str(tmp_path / "t"))
+    assert loaded.model.generation_config.cache_implementation is None
+    (note,) = loaded.notes
+    assert kind in note
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_context_limit_is_what_the_config_says(family):
+    limit = context_limit(tiny_model(family))
+    assert limit == (None if family in ("bloom", "mamba") else 256)
+
+
+def test_a_hub_model_is_checked_before_its_weights_are_fetched(tmp_path, monkeypatch):
+    save(tmp_path / "t")
+    asked = []
+
+    def snapshot(name, allow_patterns, **_):
+        asked.append((name, allow_patterns))
+        return str(tmp_path / "t")
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot)
+    heard = []
+    loaded = pair("org/target", "org/draft", announce=heard.append)
+    assert [name for name, files in asked if files == list(hub.DESCRIPTION)] == ["org/target", "org/draft"]
+    assert asked[2:] == [("org/draft", ["model.safetensors"]), ("org/target", ["model.safetensors"])]
+    assert loaded.target_name == "org/target"
+    assert heard[-1] == "loading target 'org/target' and draft 'org/draft'"
