@@ -77,6 +77,14 @@ def test_a_chat_without_a_template_is_refused(prompt: Any, raw: bool, complaint:
         encode_prompt(tiny.byte_level(), prompt, raw=raw)
 
 
+@pytest.mark.parametrize("raw", [True, False])
+def test_bytes_of_the_command_line_that_are_no_text_are_refused(raw: bool):
+    tokenizer = tiny.byte_level(chat_template=tiny.CHAT)
+    typed = b"caf\xe9".decode("utf-8", errors="surrogateescape")
+    with pytest.raises(BadInput, match="not UTF-8"):
+        encode_prompt(tokenizer, typed, raw=raw)
+
+
 def test_what_a_template_raises_becomes_one_line():
     tokenizer = tiny.byte_level(chat_template="{{ raise_exception('roles must alternate') }}")
     with pytest.raises(BadInput, match=r"refuses the prompt: roles must alternate") as caught:

@@ -36,6 +36,9 @@ def encode_prompt(
     """
     if not isinstance(prompt, str) and not prompt:
         raise BadInput("the prompt is an empty list of messages; at least one is expected")
+    for text in [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]:
+        if not _is_unicode(text):
+            raise BadInput("the prompt holds bytes that are not UTF-8", hint="give it as UTF-8 text")
     if tokenizer.chat_template and not raw:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         return _encode_chat(tokenizer, messages)
@@ -63,6 +66,11 @@ def _encode_chat(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[
     if not ids:
         raise BadInput("the chat template of this tokenizer turns the prompt into nothing")
     return list(ids)
+
+
+def _is_unicode(text: str) -> bool:
+    # Bytes of the command line that are not UTF-8 arrive as lone surrogates, which tokenizers choke on.
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _plain_text(prompt: str | Sequence[Mapping[str, str]], *, raw: bool) -> str:
