@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: env test check clean
+.PHONY: env test check trees bench-compile clean
 
 env: $(VENV)/.ready
 
@@ -20,6 +20,18 @@ check: env
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The shipped profile and tree, made anew; `git status` shows nothing afterwards. The cache is an empty one, so
+# that what this machine measured is not taken for what the project ships.
+trees: export SEQUOIA_CACHE := $(shell mktemp -d)
+trees: env
+	$(BIN)/sequoia profile --device a100 --modelled -o profiles/a100.yaml --force
+	rm -rf $(SEQUOIA_CACHE)
+	$(BIN)/sequoia compile --budget 128 -o trees/a100_128.json --force
+	rm -rf $(SEQUOIA_CACHE)
+
+bench-compile: env
+	$(BIN)/python benchmarks/bench_compile.py
 
 clean:
 	rm -rf $(VENV)

@@ -15,6 +15,8 @@ from sequoia_cli.compiler.value import node_scores
 def summary(choice: Choice) -> str:
     """The verdict in one line."""
     chosen = choice.chosen
+    if len(choice.curve) == 1:
+        return "plain decoding: no tree of two nodes or more was to be considered"
     if chosen.tree.size == 1:
         return "do not speculate: plain decoding is faster than every tree considered"
     return (

@@ -1,0 +1,144 @@
+"""The best trees of all sizes and depths: against every tree there is, and the two methods compared."""
+
+import numpy as np
+import pytest
+
+from oracles import trees_up_to, value_by_paths
+from sequoia_cli.compiler.best import BestTrees, largest_tree
+from sequoia_cli.compiler.value import expected_tokens
+
+NODES = 8
+
+RATES = {
+    "sorted": [[0.55, 0.2, 0.1, 0.05, 0.02, 0.01, 0.01]],
+    "unsorted": [[0.3, 0.05, 0.4, 0.02, 0.15, 0.01, 0.03]],
+    "rising": [[0.02, 0.05, 0.1, 0.15, 0.2, 0.22, 0.24]],
+    "with zeros": [[0.0, 0.6, 0.0, 0.0, 0.3, 0.0, 0.1]],
+    "all equal": [[0.125] * 7],
+    "all zero": [[0.0] * 7],
+    "a certain first child": [[1.0, 0.0]],
+    "sorted rows by depth": [[0.5, 0.3, 0.1], [0.8, 0.1], [0.4, 0.3, 0.2, 0.05]],
+    "unsorted rows by depth": [[0.2, 0.5, 0.1, 0.15], [0.6, 0.05, 0.3], [0.1, 0.05, 0.7, 0.1], [0.9]],
+}
+
+
+def best_by_enumeration(rows, depth, branch):
+    """The best value of each size, over all trees that keep the limits and have a rate for each child."""
+    best = {}
+    for tree in trees_up_to(NODES):
+        ranks = [len(rows[min(layer, len(rows) - 1)]) for layer in tree.node_depths]
+        fits = all(len(run) <= min(branch, most) for run, most in zip(tree.children, ranks, strict=True))
+        if fits and tree.depth <= depth:
+            best[tree.size] = max(best.get(tree.size, -np.inf), value_by_paths(tree, rows))
+    return best
+
+
+@pytest.mark.parametrize("branch", [1, 2, 3, 7])
+@pytest.mark.parametrize("rows", RATES.values(), ids=RATES.keys())
+def test_no_tree_of_up_to_eight_nodes_beats_the_programme_at_any_depth_limit(rows, branch):
+    for depth in range(1, NODES + 1):
+        found = BestTrees(rows, NODES, depth, branch, programme=True)
+        expected = best_by_enumeration(rows, depth, branch)
+        for size in range(1, NODES + 1):
+            assert found.value(size, depth) == pytest.approx(expected.get(size, -np.inf), abs=1e-12)
+
+
+@pytest.mark.parametrize("rows", RATES.values(), ids=RATES.keys())
+def test_one_filling_answers_all_smaller_depth_limits(rows):
+    filled = BestTrees(rows, NODES, NODES, 7, programme=True)
+    for depth in range(1, NODES + 1):
+        alone = BestTrees(rows, NODES, depth, 7, programme=True)
+        for size in range(1, NODES + 1):
+            assert filled.value(size, depth) == alone.value(size, depth)
+
+
+def random_rows(seed, descending):
+    """Rows of uneven length whose sum is below 1."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for _ in range(random.integers(1, 5)):
+        row = random.dirichlet(np.ones(random.integers(1, 8))) * random.uniform(0.4, 1)
+        rows.append(sorted(row.tolist(), reverse=True) if descending else row.tolist())
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_heap_equals_the_programme_where_rates_never_rise(seed):
+    rows = random_rows(seed, descending=True)
+    by_heap = BestTrees(rows, 60, 9, 5)
+    by_programme = BestTrees(rows, 60, 9, 5, programme=True)
+    assert by_heap.by_heap
+    assert not by_programme.by_heap
+    for depth in range(1, 10):
+        for size in range(1, 61):
+            assert by_heap.value(size, depth) == pytest.approx(by_programme.value(size, depth), abs=1e-12)
+
+
+def test_the_heap_is_not_used_where_a_rate_rises():
+    assert not BestTrees([[0.3, 0.05, 0.4]], 10, 5, 3).by_heap
+    assert not BestTrees([[0.5, 0.1], [0.1, 0.2]], 10, 5, 3).by_heap
+    assert BestTrees([[0.3, 0.2, 0.4]], 10, 5, 2).by_heap, "the rate that rises is beyond the branch limit"
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_built_tree_is_worth_its_table_entry_and_keeps_the_limits(seed, descending):
+    rows = random_rows(seed, descending)
+    best = BestTrees(rows, 40, 7, 4)
+    for depth in range(1, 8):
+        for size in range(1, 41):
+            if np.isfinite(best.value(size, depth)):
+                tree = best.tree(size, depth)
+                assert (tree.size, tree.depth <= depth, tree.max_branch <= 4) == (size, True, True)
+                assert expected_tokens(tree, rows) == pytest.approx(best.value(size, depth), abs=1e-12)
+            else:
+                with pytest.raises(ValueError, match="no tree of"):
+                    best.tree(size, depth)
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_level_widths_of_all_sizes_are_those_of_the_built_trees(seed, descending):
+    best = BestTrees(random_rows(seed, descending), 30, 6, 5)
+    for depth, widths in enumerate(best.expanded(), start=1):
+        for size in range(1, 31):
+            if np.isfinite(best.value(size, depth)):
+                expanded = [len(nodes) for nodes in best.tree(size, depth).expanded]
+                assert widths[size].tolist() == expanded + [0] * (depth - 1 - len(expanded))
+
+
+@pytest.mark.parametrize("rows", RATES.values(), ids=RATES.keys())
+@pytest.mark.parametrize("branch", [2, 7])
+def test_more_nodes_or_layers_never_lower_the_value(rows, branch):
+    values = BestTrees(rows, 40, 12, branch).values[1:, 1:]
+    for wider in range(1, values.shape[1]):
+        there = np.isfinite(values[:, wider])
+        assert (values[there, wider] >= values[there, wider - 1] - 1e-12).all()
+    assert (values[1:] >= values[:-1] - 1e-12).all()
+
+
+def test_a_certain_first_child_gives_a_chain():
+    best = BestTrees([[1.0]], 20, 20, 8)
+    assert best.tree(20, 20).is_chain
+    assert best.value(20, 20) == 20
+
+
+def test_sizes_out_of_reach_have_no_tree():
+    best = BestTrees([[0.5, 0.2]], 10, 3, 32)
+    assert np.isfinite(best.value(7, 3))
+    assert best.value(8, 3) == -np.inf
+    assert largest_tree([[0.5, 0.2]], 3, 32) == 7
+    assert largest_tree([[0.5, 0.2, 0.1], [0.5]], 4, 2) == 1 + 2 + 2 + 2
+    assert largest_tree([[0.5]], 1, 4) == 1
+
+
+def test_rows_that_repeat_change_nothing():
+    row = [0.3, 0.05, 0.4, 0.02]
+    once, thrice = BestTrees([row], 30, 8, 4), BestTrees([row, row, row], 30, 8, 4)
+    assert np.array_equal(once.values, thrice.values)
+
+
+@pytest.mark.parametrize("limits", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (5000, 1, 1)])
+def test_limits_without_any_tree_are_refused(limits):
+    with pytest.raises(ValueError, match="no trees of up to"):
+        BestTrees([[0.5]], *limits)

@@ -1,0 +1,56 @@
+"""Seconds of a step: target and verification by size, draft by level width, nothing beyond the profile."""
+
+import numpy as np
+import pytest
+
+from hand_written import linear, profile
+from sequoia_cli.compiler.cost import CostTable, StepSeconds, largest_size, step_seconds
+from sequoia_cli.core.hardware import HardwareProfile
+from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
+
+TREE = TokenTree((-1, 0, 0, 1, 1, 2, 3))  # levels of 1, 2, 3 and 1 nodes; 1, 2 and 1 of them with children
+
+
+def test_plain_decoding_pays_no_draft():
+    assert step_seconds(ROOT_ONLY, profile(draft=50.0)) == StepSeconds(1.0, 0, 0.0)
+
+
+def test_each_level_with_children_costs_what_its_width_costs():
+    timed = HardwareProfile(
+        target_seconds=((1, 1.0), (7, 2.0)),
+        draft_seconds=((1, 0.1), (2, 0.3)),
+        verify_seconds=((1, 0.01), (7, 0.07)),
+    )
+    found = step_seconds(TREE, timed)
+    assert found.target == 2.0
+    assert found.draft == pytest.approx(0.1 + 0.3 + 0.1)
+    assert found.verify == pytest.approx(0.07)
+    assert found.total == pytest.approx(2.57)
+
+
+def test_a_single_pair_is_a_constant():
+    timed = HardwareProfile(target_seconds=((1, 2.0),), draft_seconds=((1, 0.5),))
+    assert step_seconds(TREE, timed) == StepSeconds(2.0, 1.5, 0.0)
+    assert largest_size(timed) is None
+
+
+def test_sizes_and_widths_beyond_the_profile_have_no_cost():
+    assert step_seconds(chain(9), profile(sizes=(1, 8))) is None
+    narrow = HardwareProfile(target_seconds=((1, 1.0),), draft_seconds=((1, 0.1), (2, 0.1)))
+    assert step_seconds(TREE, narrow) is not None
+    assert step_seconds(TokenTree((-1, 0, 0, 0, 1, 2, 3)), narrow) is None
+
+
+def test_the_smaller_of_target_and_verification_limits_the_size():
+    timed = profile(sizes=(1, 64), verify_seconds=linear(0, 0.01, (1, 32)))
+    assert largest_size(timed) == 32
+
+
+def test_the_table_agrees_with_the_single_look_ups():
+    timed = profile(0.01, 0.02, 0.003, verify_seconds=linear(0.0, 0.001, (1, 64)))
+    table = CostTable.of(timed, 70)
+    widths = np.zeros((8, 3), np.int16)
+    widths[7] = [1, 2, 1]
+    assert table.seconds(widths)[7] == pytest.approx(step_seconds(TREE, timed).total)
+    assert np.isnan(table.step[65:]).all()
+    assert np.isfinite(table.step[1:65]).all()
