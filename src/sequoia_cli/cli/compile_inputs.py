@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sequoia_cli.compiler.cost import check_first_times
 from sequoia_cli.core.artifact import Document, read_document
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.paths import latest, shipped
@@ -63,6 +64,7 @@ def read_inputs(profile: str | None, acceptance: str | None, say: Commentary) ->
     picked = {kind: _pick(kind, path) for kind, path in given.items()}
     documents = {kind: read_document(path) for kind, (path, _) in picked.items()}
     timed = HardwareProfile.from_document(documents["profile"])
+    check_first_times(timed, documents["profile"].source)
     rates = AcceptanceRates.from_document(documents["acceptance"])
     inputs = Inputs(
         timed,

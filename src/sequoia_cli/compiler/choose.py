@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sequoia_cli.compiler import shapes
 from sequoia_cli.compiler.best import BestTrees, Rows
 from sequoia_cli.compiler.choice import Candidate, Choice, CurvePoint
-from sequoia_cli.compiler.cost import CostTable, largest_size, step_seconds
+from sequoia_cli.compiler.cost import CostTable, check_first_times, largest_size, step_seconds
 from sequoia_cli.compiler.families import TIE, Family, best_family, prefix_family
 from sequoia_cli.compiler.tables import MAX_SIZE
 from sequoia_cli.compiler.value import expected_tokens
@@ -36,7 +36,7 @@ def choose(profile: HardwareProfile, rows: Rows, limits: Limits, size: int | Non
     which may be slower than plain decoding; the choice warns of it. Raises `BadInput` where the profile lacks
     a time that every choice needs, or any for the size asked for.
     """
-    _check_first_times(profile)
+    check_first_times(profile)
     asked = limits.budget if size is None else size
     most = min(asked, largest_size(profile) or MAX_SIZE)
     table = CostTable.of(profile, most)
@@ -56,18 +56,6 @@ def choose(profile: HardwareProfile, rows: Rows, limits: Limits, size: int | Non
         not_considered.append(f"levels of more than {widest} nodes to expand: its draft times end there")
     runners_up = _distinct([plain, *search.shapes(), *search.other_sizes(chosen.tree.size)], chosen)
     return Choice(chosen, plain, runners_up, _curve(best), tuple(not_considered), tuple(warnings))
-
-
-def _check_first_times(profile: HardwareProfile) -> None:
-    """Plain decoding and the first level of every tree need the times for 1."""
-    for key, lookup in (
-        ("target_seconds", profile.target),
-        ("verify_seconds", profile.verify),
-        ("draft_seconds", profile.draft),
-    ):
-        if lookup(1) is None:
-            first = getattr(profile, key)[0][0]
-            raise BadInput(f"the profile's '{key}' begin at {first}; a time for 1 is needed")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 from sequoia_cli.compiler.tables import Floats, Ints
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,18 @@ def step_seconds(tree: TokenTree, profile: HardwareProfile) -> StepSeconds | Non
     if target is None or verify is None or None in levels:
         return None
     return StepSeconds(target, sum(seconds for seconds in levels if seconds is not None), verify)
+
+
+def check_first_times(profile: HardwareProfile, source: str = "the profile") -> None:
+    """Plain decoding and the first level of every tree need the times for 1; `BadInput` names what lacks."""
+    for key, lookup in (
+        ("target_seconds", profile.target),
+        ("verify_seconds", profile.verify),
+        ("draft_seconds", profile.draft),
+    ):
+        if lookup(1) is None:
+            first = getattr(profile, key)[0][0]
+            raise BadInput(f"{source}: '{key}' begin at {first}; a time for 1 is needed")
 
 
 def largest_size(profile: HardwareProfile) -> int | None:
