@@ -240,6 +240,15 @@ def test_inputs_of_different_models_are_warned_of(sequoia, files):
     assert json.loads(out)["warnings"] == [message]
 
 
+def test_conditions_that_json_does_not_know_are_written_as_text(sequoia, files):
+    (files / "dated.yaml").write_text(
+        yaml.safe_dump(FLAT) + "conditions: &all {date: 2026-01-01, 7: seven, itself: *all}\n"
+    )
+    code, out, _ = sequoia("--profile", "dated.yaml", "--acceptance", "p.json", "-o", "-")
+    assert code == 0
+    assert json.loads(out)["inputs"]["profile"]["conditions"]["date"] == "2026-01-01"
+
+
 # --- what it refuses, before any work
 
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET = 64
 DEFAULT_DEPTH = 32
 DEFAULT_BRANCH = 32
-#: Deeper levels are hardly ever reached, and each costs a draft forward.
+#: Deeper levels and later ranks are hardly ever accepted; the tables of so many would be slow and large.
 MAX_DEPTH = 128
+MAX_BRANCH = 256
 
 
 def compile_command(
@@ -121,7 +122,7 @@ def _checked_limits(budget: int | None, max_depth: int, max_branch: int, size: i
         ("--budget", budget, MAX_SIZE),
         ("--size", size, MAX_SIZE),
         ("--max-depth", max_depth, MAX_DEPTH),
-        ("--max-branch", max_branch, MAX_SIZE),
+        ("--max-branch", max_branch, MAX_BRANCH),
     ):
         if value is not None and not 1 <= value <= most:
             raise BadInput(f"{flag} {value} is out of range; 1 to {most} is allowed")

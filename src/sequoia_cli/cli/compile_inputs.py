@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,11 +46,11 @@ class Inputs:
                 "digest": self.documents["profile"].digest,
                 "origin": self.profile.origin,
                 "device": self.profile.device,
-                "conditions": dict(self.profile.conditions),
+                "conditions": _plain(self.profile.conditions),
             },
             "acceptance": {
                 "digest": self.documents["acceptance"].digest,
-                "conditions": dict(self.rates.conditions),
+                "conditions": _plain(self.rates.conditions),
             },
         }
 
@@ -98,6 +99,15 @@ def _pick(kind: str, given: str | None) -> tuple[str, Origin]:
 def _portable(path: str) -> str:
     """The path as a plan may name it: where a file lies on this machine is nobody else's business."""
     return Path(path).name if Path(path).is_absolute() else path
+
+
+def _plain(value: Any, levels: int = 8) -> Any:
+    """The value as JSON can hold it: YAML also has dates, keys that are no strings, and loops."""
+    if levels and isinstance(value, Mapping):
+        return {str(key): _plain(inner, levels - 1) for key, inner in value.items()}
+    if levels and isinstance(value, list):
+        return [_plain(inner, levels - 1) for inner in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _say_default(kind: str, path: str, origin: Origin, profile: HardwareProfile, say: Commentary) -> None:

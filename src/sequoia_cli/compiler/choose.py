@@ -19,6 +19,9 @@ from sequoia_cli.errors import BadInput
 #: How many best trees of other sizes stand among the runners-up.
 OTHER_SIZES = 3
 
+#: More independent chains than this are not looked at: the next one is a rank hardly ever accepted.
+MAX_CHAINS = 64
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -99,7 +102,7 @@ class _Search:
     def shapes(self) -> Iterator[Candidate]:
         """The best chain, the best k chains and the best binary tree."""
         ranks = min(self.limits.max_branch, max(map(len, self.rows)))
-        several = {count: self.chains(count) for count in range(2, ranks + 1)}
+        several = {count: self.chains(count) for count in range(2, min(ranks, MAX_CHAINS) + 1)}
         best = [
             (family.seconds[size] / family.tokens[size], size, count)
             for count, family in several.items()
