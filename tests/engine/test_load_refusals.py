@@ -61,6 +61,14 @@ def test_an_adapter_is_no_model(good, tmp_path, no_weights):
     assert "adapter" in refusal(good, tmp_path / "bad", "draft").hint
 
 
+def test_a_config_that_contradicts_itself(good, tmp_path, no_weights):
+    save(tmp_path / "bad")
+    edit_json(tmp_path / "bad" / "config.json", num_attention_heads=5)
+    message = refusal(good, tmp_path / "bad", "target").message
+    assert "config.json cannot be used: " in message
+    assert "multiple of the number of attention heads (5)" in message
+
+
 @both_roles
 @pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "llama", "hidden_size": "wide"}'])
 def test_a_damaged_config(text, role, good, tmp_path, no_weights):
@@ -137,7 +145,10 @@ def test_an_encoder_decoder_model(role, good, tmp_path, no_weights):
 
 def test_a_model_that_writes_no_text(good, tmp_path, no_weights):
     ViTConfig(hidden_size=32, num_hidden_layers=1).save_pretrained(tmp_path / "bad")
-    assert "no causal language model can be made" in refusal(good, tmp_path / "bad", "target").message
+    assert (
+        "is a 'vit' model; transformers has no causal language model"
+        in refusal(good, tmp_path / "bad", "target").message
+    )
 
 
 @both_roles

@@ -25,7 +25,12 @@ def no_hub(monkeypatch):
 def test_an_alias_comes_before_a_folder_of_its_name(name, tmp_path, monkeypatch):
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
-    assert locate("target", name).kind == "alias"
+    assert locate("draft", name).kind == "alias"
+
+
+def test_the_draft_that_shares_cannot_be_a_target():
+    with pytest.raises(BadInput, match="it can only be a draft"):
+        locate("target", "smollm2-draft")
 
 
 def test_a_folder_comes_before_a_hub_repository_of_its_name(tmp_path, monkeypatch):
@@ -103,6 +108,18 @@ def test_a_mistyped_alias_that_the_hub_does_not_know_is_told_the_alias(monkeypat
     with pytest.raises(SequoiaError) as caught:
         fetch_description(locate("target", "smolm2"), print)
     assert caught.value.hint == "did you mean 'smollm2'?"
+
+
+def test_a_hub_name_that_fails_is_told_the_folder_that_may_be_meant(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise LocalEntryNotFoundError("no network")
+
+    (tmp_path / "models" / "llama").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hub, "snapshot_download", fail)
+    with pytest.raises(SequoiaError) as caught:
+        fetch_description(locate("target", "models/lama"), print)
+    assert caught.value.hint == "did you mean models/llama?"
 
 
 _ASK = """

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from transformers import (
     CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -94,8 +95,12 @@ def _config_and_skeleton(
         config = AutoConfig.from_pretrained(folder, local_files_only=True, **remote)
     if config.is_encoder_decoder:
         raise BadInput(f"{source} is an encoder-decoder model ({family}); a decoder-only one is needed")
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not own_code:
+        raise BadInput(
+            f"{source} is a '{family}' model; transformers has no causal language model of that kind"
+        )
     for attention in ("sdpa", "eager"):
-        with refusing(f"{source}: no causal language model can be made of its config.json ({family})"):
+        with refusing(f"{source}: no {family} model can be made of its config.json"):
             try:
                 with torch.device("meta"):
                     skeleton = AutoModelForCausalLM.from_config(

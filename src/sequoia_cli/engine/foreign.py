@@ -52,5 +52,6 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, or its type where it has none."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """What an error says first, on one line; its type where it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

@@ -40,6 +40,11 @@ def locate(role: str, name: str) -> Source:
     repository, so that a mistyped path cannot fetch a stranger's model. Raises `BadInput` for a path that is
     missing or no folder, and for what is no hub name either.
     """
+    if name == DRAFT_ALIAS and role == "target":
+        raise BadInput(
+            f"target '{name}' has no embedding and output head of its own: it can only be a draft",
+            hint=f"its target is --target {TARGET_ALIAS}",
+        )
     if name in ALIASES:
         return Source(role, name, "alias")
     source = Source(role, name, "folder")
@@ -49,7 +54,8 @@ def locate(role: str, name: str) -> Source:
     if name and path.exists():
         raise BadInput(f"{source} is a file; a model is a folder with config.json, tokenizer and weights")
     if name[:1] in (".", "/", "~") or "\\" in name or name.count("/") > 1 or os.path.isabs(name):
-        raise BadInput(f"{source} is a path that does not exist", hint=_close_paths(name, path))
+        nowhere = None if path.parent.is_dir() else f"there is no folder '{path.parent}' either"
+        raise BadInput(f"{source} is a path that does not exist", hint=_close_paths(name, path) or nowhere)
     if not hub.is_name(name):
         raise BadInput(
             f"{source} is no alias ({', '.join(ALIASES)}), no folder, and not a possible name on the hub",
@@ -69,7 +75,8 @@ def fetch_description(source: Source, announce: Announce) -> Path:
         return package_data("drafts", DRAFT_ALIAS)
     if source.kind == "folder":
         return Path(source.name).expanduser()
-    return hub.fetch(source.name, hub.DESCRIPTION, str(source), hint=_close_aliases(source.name))
+    meant = _close_aliases(source.name) or _close_paths(source.name, Path(source.name))
+    return hub.fetch(source.name, hub.DESCRIPTION, str(source), hint=meant)
 
 
 def fetch_weights(source: Source, files: list[str], announce: Announce) -> None:
@@ -83,7 +90,7 @@ def _close_paths(name: str, path: Path) -> str | None:
     try:
         siblings = [sibling.name for sibling in path.parent.iterdir() if sibling.is_dir()]
     except OSError:
-        return f"there is no folder '{path.parent}' either"
+        return None
     close = difflib.get_close_matches(path.name, siblings, n=3)
     prefix = name[: len(name) - len(path.name)] if name.endswith(path.name) else f"{path.parent}{os.sep}"
     return f"did you mean {' or '.join(prefix + sibling for sibling in close)}?" if close else None
