@@ -198,7 +198,7 @@ def test_the_default_draft_predicts_its_target_about_as_often_as_its_readme_says
             "role": "assistant",
             "content": "The sky appears blue because of a phenomenon called scattering, which occurs when "
             "sunlight enters the Earth's atmosphere. The light is made up of different colors, and each "
-            "color has a different wavelength. When the light travels through the air, it is scattered in all "
+            "color has a different wavelength. When light travels through the air, it is scattered in all "
             "directions by the tiny molecules of gases, such as nitrogen and oxygen.",
         },
     ]
