@@ -96,10 +96,10 @@ def load_pair(
     _require_embeddings(big, _stored_names(big, announce))
 
     announce(f"loading {big.source} and {small.source}")
+    # The small one first where it can be: a gap in its weights shows before the big one is read.
+    standalone = None if shares else load_model(small, dtype)
     target_model, target_changes = load_model(big, dtype)
-    draft_model, draft_changes = (
-        load_sharing(small, dtype, target_model) if shares else load_model(small, dtype)
-    )
+    draft_model, draft_changes = standalone or load_sharing(small, dtype, target_model)
     eos_ids, ignored = end_of_text_ids(big, tokenizer)
     return Pair(
         target=_placed(target_model, big.source, device),

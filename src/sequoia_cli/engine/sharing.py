@@ -25,7 +25,7 @@ def lacks_embeddings(checkpoint: Checkpoint, stored: frozenset[str]) -> bool:
     own = {
         name.rpartition(".")[2] for name, module in checkpoint.skeleton.named_modules() if module in modules
     }
-    return not any(own.intersection(name.split(".")) for name in stored)
+    return bool(own) and not any(own.intersection(name.split(".")) for name in stored)
 
 
 def require_fit(draft: Checkpoint, target: Checkpoint) -> None:
@@ -76,7 +76,10 @@ def _parameters(mine: nn.Module, theirs: nn.Module) -> Iterator[tuple[str, nn.Pa
 
 
 def _ends(model: PreTrainedModel) -> tuple[nn.Module | None, nn.Module | None]:
-    return model.get_input_embeddings(), model.get_output_embeddings()
+    try:
+        return model.get_input_embeddings(), model.get_output_embeddings()
+    except NotImplementedError:  # a class of someone's own that does not say
+        return None, None
 
 
 def _pairs(draft: PreTrainedModel, target: PreTrainedModel) -> Iterator[tuple[nn.Module, nn.Module]]:
