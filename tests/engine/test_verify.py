@@ -107,7 +107,7 @@ def chi_squared_p(counts: dict, law: dict, draws: int) -> float:
 
 
 def two_token_counts(draws: int, *, fresh_noise: bool) -> dict:
-    """Pairs of successive tokens from one-step trees over an 8-id vocabulary whose law is the same each step."""
+    """Pairs of successive tokens from one-level trees over 8 ids; the law of every step is the same."""
     target = torch.tensor([0.1, 0.0, 0.0, 0.3, 0.3, 0.3, 0.0, 0.0])
     draft = torch.softmax(torch.tensor([14.0, 2, 1, 0.5, 0, -1, -2, -3]) / 0.6, 0)
     star = TokenTree((-1, 0, 0, 0, 0))
@@ -155,17 +155,15 @@ def test_greedy_verification_follows_the_targets_choices():
 
 def test_greedy_verification_equals_the_sampling_rule_for_one_hot_targets():
     rng = random.Random(5)
-    tree = TREES[2]
+    tree, one_hot = TREES[2], torch.eye(6)
     for _ in range(200):
         choices = [rng.randrange(6) for _ in range(tree.size)]
         draft = torch.tensor(random_row(rng, 6, False))
         tokens = [0] * tree.size
         for node in range(tree.size):
             picks = rng.sample(range(6), len(tree.children[node]))
-
             for child, pick in zip(tree.children[node], picks, strict=True):
                 tokens[child] = pick
-        one_hot = torch.eye(6)
         uniforms = [rng.random() for _ in range(tree.size + 1)]
         verdict = verify(tree, tokens, lambda i, c=choices: one_hot[c[i]], lambda _, d=draft: d, uniforms)
         greedy = verify_greedy(tree, tokens, choices)

@@ -10,7 +10,10 @@ from typing import Annotated
 import typer
 
 from sequoia_cli import __version__
+from sequoia_cli.cli.acceptance import acceptance_command
 from sequoia_cli.cli.compile import compile_command
+from sequoia_cli.cli.generate import generate_command
+from sequoia_cli.cli.profile import profile_command
 from sequoia_cli.errors import SequoiaError
 
 app = typer.Typer(
@@ -41,7 +44,10 @@ def sequoia(
     """Common options."""
 
 
+app.command("profile")(profile_command)
+app.command("acceptance")(acceptance_command)
 app.command("compile")(compile_command)
+app.command("generate")(generate_command)
 
 
 def main() -> None:
@@ -61,10 +67,22 @@ def main() -> None:
         # The reader has gone, as with `| head`: nothing to report, and nothing more to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _exit(0)
-    except MemoryError:
-        _exit(1, "sequoia: out of memory", "a smaller model, tree or context needs less")
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        first = (str(error).strip().splitlines() or [""])[0][:160]
+        _exit(1, f"sequoia: out of memory: {first}", "a smaller model, tree or --max-new-tokens needs less")
     except OSError as error:
         _exit(1, f"sequoia: {error.filename or 'file system'}: {error.strerror or error}")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: torch says so in a RuntimeError of its own, or in its text."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    )
 
 
 def _exit(code: int, *lines: str | None) -> None:

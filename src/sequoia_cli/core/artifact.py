@@ -194,6 +194,11 @@ class Output:
         """Where unfinished work on this file is kept."""
         return self.path.with_name(self.path.name + ".partial")
 
+    @property
+    def journal(self) -> Path | None:
+        """Where a long measurement may keep what it has so far; nowhere for stdout."""
+        return None if self.is_stdout else self.partial
+
     def _exists(self) -> BadInput:
         return BadInput(f"{self.path} exists", hint="choose another path with -o, or replace it with --force")
 

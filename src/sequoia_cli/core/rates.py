@@ -22,6 +22,10 @@ MIN_TRIALS = 400
 _KEYS = ("schema", "conditions", "trials", "accepted", "p", "standard_error", "samples", *RECORD_KEYS)
 
 
+#: Conditions in which runs that are merged may differ.
+_MAY_DIFFER = {"dataset", "seed"}
+
+
 @dataclass(frozen=True)
 class PromptCounts:
     """What one prompt contributed: trials by depth, acceptances by depth and rank.
@@ -32,6 +36,23 @@ class PromptCounts:
     prompt: int
     trials: tuple[float, ...]
     accepted: Rows
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> PromptCounts:
+        """Read what `to_entry` gave. Raises `TypeError`, `KeyError` or `ValueError` for anything else."""
+        return cls(
+            int(entry["prompt"]),
+            tuple(map(float, entry["trials"])),
+            tuple(tuple(map(float, row)) for row in entry["accepted"]),
+        )
+
+    def to_entry(self) -> dict[str, Any]:
+        """The counts as they stand in a file."""
+        return {
+            "prompt": self.prompt,
+            "trials": [_short(value) for value in self.trials],
+            "accepted": [[_short(value) for value in row] for row in self.accepted],
+        }
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,34 @@ class AcceptanceRates:
             rows.append(_ratio([sum(column) for column in zip(*accepted[own:], strict=True)], rest))
         return cls(tuple(rows), dict(conditions), tuple(samples), dict(record or {}))
 
+    def merged(self, other: AcceptanceRates) -> AcceptanceRates:
+        """Both runs' samples together. Raises `BadInput` where they are not of the same thing."""
+        for name, rates in (("the first", self), ("the second", other)):
+            if not rates.samples:
+                raise BadInput(f"{name} rates file has no counts, only p; counts are needed to merge")
+        for key in sorted({*self.conditions, *other.conditions} - _MAY_DIFFER):
+            mine, theirs = self.conditions.get(key), other.conditions.get(key)
+            if mine != theirs:
+                raise BadInput(
+                    f"rates of different conditions do not add up: '{key}' is {mine!r} and {theirs!r}"
+                )
+        shapes = [[len(row) for row in rates.samples[0].accepted] for rates in (self, other)]
+        if shapes[0] != shapes[1]:
+            raise BadInput("rates of different depths or ranks do not add up; measure both with the same")
+        conditions = dict(self.conditions)
+        for key in _MAY_DIFFER & {*self.conditions, *other.conditions}:
+            mine, theirs = self.conditions.get(key), other.conditions.get(key)
+            if mine != theirs:
+                conditions[key] = [
+                    *(mine if isinstance(mine, list) else [mine]),
+                    *(theirs if isinstance(theirs, list) else [theirs]),
+                ]
+        renumbered = [
+            PromptCounts(number, sample.trials, sample.accepted)
+            for number, sample in enumerate((*self.samples, *other.samples))
+        ]
+        return AcceptanceRates.from_samples(renumbered, conditions)
+
     @property
     def trials(self) -> tuple[float, ...]:
         """Trials by depth, over all prompts."""
@@ -77,23 +126,10 @@ class AcceptanceRates:
         return tuple(tuple(row) for row in _pooled(self.samples)[1])
 
     def standard_errors(self) -> tuple[float, ...]:
-        """Standard error of each rank's rate under the root; empty where fewer than two prompts were counted.
-
-        Trials within one text depend on each other, so the prompt is the unit: the usual linearised error
-        of a ratio of sums over clusters.
-        """
-        count = len(self.samples)
-        if count < 2:
+        """Standard error of each rank's rate under the root; empty for fewer than two prompts."""
+        if len(self.samples) < 2:
             return ()
-        trials = [sample.trials[0] for sample in self.samples]
-        total = sum(trials)
-        errors = []
-        for rank in range(len(self.samples[0].accepted[0])):
-            hits = [sample.accepted[0][rank] for sample in self.samples]
-            rate = sum(hits) / total
-            squares = sum((h - rate * t) ** 2 for h, t in zip(hits, trials, strict=True))
-            errors.append(math.sqrt(squares * count / (count - 1)) / total)
-        return tuple(errors)
+        return tuple(pooled_rate(self.samples, rank)[1] for rank in range(len(self.samples[0].accepted[0])))
 
     @classmethod
     def from_document(cls, document: Document) -> AcceptanceRates:
@@ -121,15 +157,24 @@ class AcceptanceRates:
         if errors := self.standard_errors():
             data["standard_error"] = [round(value, 6) for value in errors]
         if self.samples:
-            data["samples"] = [
-                {
-                    "prompt": sample.prompt,
-                    "trials": [_short(value) for value in sample.trials],
-                    "accepted": [[_short(value) for value in row] for row in sample.accepted],
-                }
-                for sample in self.samples
-            ]
+            data["samples"] = [sample.to_entry() for sample in self.samples]
         return data
+
+
+def pooled_rate(samples: Sequence[PromptCounts], rank: int) -> tuple[float, float]:
+    """The rate of a rank under the root, and its standard error (infinite for a single prompt).
+
+    Trials within one text depend on each other, so the prompt is the unit: the usual linearised error of a
+    ratio of sums over clusters.
+    """
+    trials = [sample.trials[0] for sample in samples]
+    hits = [sample.accepted[0][rank] for sample in samples]
+    total, count = sum(trials), len(samples)
+    rate = sum(hits) / total if total else 0.0
+    if count < 2 or not total:
+        return rate, math.inf
+    squares = sum((h - rate * t) ** 2 for h, t in zip(hits, trials, strict=True))
+    return rate, math.sqrt(squares * count / (count - 1)) / total
 
 
 def _pooled(samples: Sequence[PromptCounts]) -> tuple[list[float], list[list[float]]]:
@@ -191,20 +236,23 @@ def _samples(fields: Fields) -> tuple[PromptCounts, ...]:
     if listed is None:
         if "trials" not in data or "accepted" not in data:
             return ()
-        listed = [{"prompt": 0, "trials": data["trials"], "accepted": data["accepted"]}]
+        # By hand, one depth may be written without the outer list.
+        trials, accepted = data["trials"], data["accepted"]
+        flat = not isinstance(trials, list)
+        listed = [
+            {
+                "prompt": 0,
+                "trials": [trials] if flat else trials,
+                "accepted": [accepted] if flat else accepted,
+            }
+        ]
     if not isinstance(listed, list):
         raise fields.wrong("samples", "a list of per-prompt counts")
     samples: list[PromptCounts] = []
     for index, entry in enumerate(listed):
         where = f"{fields.source}: 'samples' entry {index + 1}"
         try:
-            trials = entry["trials"] if isinstance(entry["trials"], list) else [entry["trials"]]
-            accepted = entry["accepted"] if isinstance(entry["accepted"][0], list) else [entry["accepted"]]
-            sample = PromptCounts(
-                int(entry["prompt"]),
-                tuple(map(float, trials)),
-                tuple(tuple(map(float, row)) for row in accepted),
-            )
+            sample = PromptCounts.from_entry(entry)
         except (TypeError, KeyError, ValueError, IndexError):
             raise BadInput(
                 f"{where} is not a mapping with prompt, trials by depth and accepted by depth and rank"

@@ -29,8 +29,9 @@ class Step:
 
     `tokens` are the new tokens, cut at an end-of-text id or the budget. `ranks` are the child ranks of the
     accepted path; `size` and `depth` are those of the step's tree, which shrinks near the end of the budget
-    or context. `seconds` has the time of each stage: draft (by level in `level_seconds`), target, verify,
-    other, and in the first step prefill. `finish` is set on the last step.
+    or context. `seconds` has the time of each stage: draft, target, verify, other, and in the first step
+    prefill; `level_seconds` has the draft's by level, `level_widths` the nodes expanded there. `finish` is
+    set on the last step.
     """
 
     tokens: tuple[int, ...]
@@ -39,6 +40,7 @@ class Step:
     depth: int
     seconds: Mapping[str, float]
     level_seconds: tuple[float, ...] = ()
+    level_widths: tuple[int, ...] = ()
     fallbacks: int = 0
     finish: str | None = None
 
@@ -124,6 +126,18 @@ def default_draft_sampling(sampling: Sampling) -> Sampling:
     return Sampling(temperature=1.0 if sampling.greedy else max(sampling.temperature, 0.2))
 
 
+def pick_children(
+    probs: Tensor, counts: Sequence[int], uniforms: Tensor, vocabulary: int, *, greedy: bool
+) -> tuple[list[Tensor], Tensor]:
+    """Children of a level's nodes, and the probabilities (nodes, vocabulary) they were drawn from.
+
+    The draft's columns are filled up to the target's `vocabulary` with zeros: ids it does not know.
+    """
+    if probs.shape[-1] < vocabulary:
+        probs = pad(probs, (0, vocabulary - probs.shape[-1]))
+    return (top_children(probs, counts) if greedy else draw_children(probs, counts, uniforms)), probs
+
+
 class _Text:
     """One text being continued: both caches, the root, and what is left of the budget."""
 
@@ -195,7 +209,15 @@ class _Text:
         seconds |= self._prefill
         self._prefill = {}
         return Step(
-            emitted, ranks, tree.size, tree.depth, seconds, tuple(level_seconds), verdict.fallbacks, finish
+            tokens=emitted,
+            ranks=ranks,
+            size=tree.size,
+            depth=tree.depth,
+            seconds=seconds,
+            level_seconds=tuple(level_seconds),
+            level_widths=tuple(len(nodes) for nodes in layout.expanded),
+            fallbacks=verdict.fallbacks,
+            finish=finish,
         )
 
     def _layout(self, depth: int) -> tuple[Layout, Masks | None]:
@@ -215,20 +237,16 @@ class _Text:
             assert self.draft is not None
             level_tokens = torch.tensor([tokens[node] for node in nodes], device=self.target.device)
             probs = self.draft.expand(layout, level, level_tokens, self.draft_sampling)
-            if probs.shape[-1] < self.target.vocabulary:
-                probs = pad(probs, (0, self.target.vocabulary - probs.shape[-1]))
             counts = layout.child_counts[level]
-            if self.sampling.greedy:
-                drawn = top_children(probs, counts)
-            else:
-                children = [layout.tree.children[node] for node in nodes]
-                grid = torch.zeros(len(nodes), max(counts), dtype=torch.float64)
-                for row, run in enumerate(children):
-                    grid[row, : len(run)] = uniforms[run.start : run.stop]
-                drawn = draw_children(probs, counts, grid.to(probs.device))
-            for node, children_tokens, row in zip(nodes, drawn, probs, strict=True):
-                run = layout.tree.children[node]
-                tokens[run.start : run.stop] = children_tokens.tolist()
+            runs = [layout.tree.children[node] for node in nodes]
+            noise = torch.zeros(len(nodes), max(counts), dtype=torch.float64)
+            for row, run in enumerate(runs):
+                noise[row, : len(run)] = uniforms[run.start : run.stop]
+            drawn, probs = pick_children(
+                probs, counts, noise, self.target.vocabulary, greedy=self.sampling.greedy
+            )
+            for node, run, children, row in zip(nodes, runs, drawn, probs, strict=True):
+                tokens[run.start : run.stop] = children.tolist()
                 rows[node] = row
             seconds.append(watch.lap())
         return tokens, rows, seconds
@@ -242,7 +260,7 @@ class _Text:
         uniforms: list[float],
     ) -> Verdict:
         if self.sampling.greedy:
-            return verify_greedy(tree, tokens, logits.argmax(-1).tolist())
+            return verify_greedy(tree, tokens, logits.max(-1).indices.tolist())  # argmax is slower
 
         def target_probs(node: int) -> Tensor:
             return probabilities(logits[node], self.sampling)

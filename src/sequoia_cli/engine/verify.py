@@ -19,7 +19,7 @@ from sequoia_cli.engine.draw import draw
 class Verdict:
     """The accepted path (nodes, root first) and the target's token behind it (the bonus token).
 
-    `fallbacks` counts residuals that rounding had emptied (see `_residual`).
+    `fallbacks` counts residuals that rounding had emptied (see `Trial`).
     """
 
     path: tuple[int, ...]
@@ -42,27 +42,20 @@ def verify(
     acceptance test), and one more for the token behind the path. The law of what is returned, whatever the
     draft, is the target's own (arXiv 2402.12374, Algorithm 2).
     """
-    node, path, fallbacks = 0, [0], 0
+    path, fallbacks = [0], 0
     while True:
-        # P, Q, D, R as in the paper: target, draft, draft without the rejected, residual of the target.
-        target = target_probs(node)
+        node = path[-1]
         children = tree.children[node]
-        residual, accepted = target, None
-        draft = draft_probs(node) if children else target
+        trial = Trial(target_probs(node), draft_probs(node) if children else None)
         for child in children:
-            token = tokens[child]
-            if uniforms[child] * float(draft[token]) < float(residual[token]):
-                accepted = child
+            if uniforms[child] < trial.chance(tokens[child]):
+                path.append(child)
                 break
-            tried = [tokens[other] for other in children[: child - children.start + 1]]
-            residual, emptied = _residual(residual, draft, target, tried)
-            fallbacks += emptied
-            if child != children[-1]:
-                draft = _without(draft, tried)
-        if accepted is None:
-            return Verdict(tuple(path), draw(residual, uniforms[tree.size]), fallbacks)
-        node = accepted
-        path.append(node)
+            trial.reject(tokens[child])
+        else:
+            next_token = draw(trial.residual(), uniforms[tree.size])
+            return Verdict(tuple(path), next_token, fallbacks + trial.fallbacks)
+        fallbacks += trial.fallbacks
 
 
 def verify_greedy(tree: TokenTree, tokens: Sequence[int], choices: Sequence[int]) -> Verdict:
@@ -76,29 +69,63 @@ def verify_greedy(tree: TokenTree, tokens: Sequence[int], choices: Sequence[int]
         path.append(node)
 
 
-def _residual(residual: Tensor, draft: Tensor, target: Tensor, tried: list[int]) -> tuple[Tensor, bool]:
-    """norm(max(R - D, 0)), and whether rounding had left nothing of it.
+class Trial:
+    """The children of one node, tried in the order they were drawn.
 
-    Exactly, a rejection leaves mass; where rounding says otherwise R and D were equal, so the target's own
-    distribution without the tried tokens stands in, or all of it where it has no other token.
+    Holds the paper's R (the residual of the target P) and D (the draft Q without the rejected), each brought
+    up to date only when it is needed. (arXiv 2402.12374, Algorithm 2)
     """
-    rest = (residual - draft).clamp_(min=0)
-    mass = rest.sum()
-    if mass > 0:
-        return rest / mass, False
-    rest = target.clone()
-    rest[tried] = 0
-    mass = rest.sum()
-    return (rest / mass, True) if mass > 0 else (target, True)
 
+    def __init__(self, target: Tensor, draft: Tensor | None) -> None:
+        self._target, self._residual = target, target
+        self._draft = target if draft is None else draft  # a node without children needs none
+        self._rejected: list[int] = []
+        self._stale = False
+        #: Residuals that rounding had emptied.
+        self.fallbacks = 0
 
-def _without(draft: Tensor, tried: list[int]) -> Tensor:
-    """The draft without the tried tokens, renormalised; uniform over the others where nothing is left."""
-    rest = draft.clone()
-    rest[tried] = 0
-    mass = rest.sum()
-    if mass > 0:
+    def chance(self, token: int) -> float:
+        """min(1, R(x) / D(x)) for the next child, given that those before were rejected."""
+        if self._stale:
+            self._update()
+            self._draft = self._without_rejected()
+        proposed = float(self._draft[token])
+        return min(1.0, float(self._residual[token]) / proposed) if proposed > 0 else 1.0
+
+    def reject(self, token: int) -> None:
+        """Note that the child just asked about was not accepted."""
+        self._rejected.append(token)
+        self._stale = True
+
+    def residual(self) -> Tensor:
+        """The law of the token behind the node once all children are rejected."""
+        if self._stale:
+            self._update()
+        return self._residual
+
+    def _update(self) -> None:
+        """R <- norm(max(R - D, 0)).
+
+        A rejection leaves mass there; where rounding says otherwise R and D were equal, so the target without
+        the rejected tokens stands in, or all of it where it has no other token.
+        """
+        self._stale = False
+        rest = (self._residual - self._draft).clamp_(min=0)
+        mass = rest.sum()
+        if not mass > 0:
+            self.fallbacks += 1
+            rest = self._target.clone()
+            rest[self._rejected] = 0
+            mass = rest.sum()
+        self._residual = rest / mass if mass > 0 else self._target
+
+    def _without_rejected(self) -> Tensor:
+        """D without the rejected, renormalised; uniform over the others where nothing is left of it."""
+        rest = self._draft.clone()
+        rest[self._rejected] = 0
+        mass = rest.sum()
+        if not mass > 0:
+            rest = torch.ones_like(rest)
+            rest[self._rejected] = 0
+            mass = rest.sum()
         return rest / mass
-    rest = torch.ones_like(draft)
-    rest[tried] = 0
-    return rest / rest.sum()

@@ -1,0 +1,187 @@
+"""`sequoia acceptance`: how often the target takes the draft's token of each rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sequoia_cli.cli import options
+from sequoia_cli.errors import BadInput
+
+if TYPE_CHECKING:
+    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.core.journal import Journal
+    from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
+
+ESTIMATORS = ("teacher-forced", "on-policy")
+
+
+def acceptance_command(
+    context: typer.Context,
+    target: options.Target = options.DEFAULT_TARGET,
+    draft: options.Draft = options.DEFAULT_DRAFT,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            metavar="SOURCE",
+            help="Prompts: a jsonl, json or text file, a folder, - for stdin, or a Hugging Face dataset "
+            "(owner/name[:split]); else the built-in set.",
+        ),
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option("--column", help="Key that holds the prompt; found by itself if not given.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None,
+    estimator: Annotated[
+        str, typer.Option("--estimator", help="teacher-forced (exact chances) or on-policy (a coin a step).")
+    ] = ESTIMATORS[0],
+    ranks: Annotated[int, typer.Option("--ranks", help="Children of a node that are tried.")] = 16,
+    depths: Annotated[int, typer.Option("--depths", help="Levels below the root that are told apart.")] = 6,
+    new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens of each text.")] = 64,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    draft_temperature: options.DraftTemperature = None,
+    raw: options.Raw = False,
+    seed: options.Seed = 0,
+    merge: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--merge", metavar="PATH", help="Add up rates files (give it twice or more); measures nothing."
+        ),
+    ] = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
+    output: options.Output = None,
+    force: options.Force = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Measure acceptance rates by child rank and depth on real prompts.
+
+    Counts are kept per prompt as they come: an interrupted run continues where
+    it stopped, and runs over different prompts can be merged.
+
+        sequoia acceptance --dataset prompts.jsonl --temperature 0.6
+
+        sequoia acceptance --merge a.yaml --merge b.yaml -o both.yaml
+    """
+    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.files import command_line, publish
+    from sequoia_cli.core.artifact import Output
+
+    say = Commentary(quiet=quiet, progress=not no_progress)
+    if merge:
+        place = Output(output or "profiles/merged_rates.yaml", force=force)
+        result = _merged(merge, {"command": command_line(context)})
+        publish("acceptance", result.to_dict(), place, json, say)
+        _show(result, say)
+        return
+    _check(estimator, limit, {"--ranks": ranks, "--depths": depths, "--max-new-tokens": new_tokens})
+
+    from sequoia_cli.cli.files import record
+    from sequoia_cli.cli.session import open_session, packages, plain_name, samplings
+    from sequoia_cli.core.journal import Journal
+    from sequoia_cli.core.rates import AcceptanceRates
+    from sequoia_cli.measure.acceptance import Trials
+    from sequoia_cli.measure.prompts import load_prompts
+
+    sampling, draft_sampling = samplings(temperature, top_k, top_p, draft_temperature, say)
+    place = Output(output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
+    prompts = load_prompts(dataset, limit=limit, column=column)
+    session = open_session(
+        target, draft, device=device, dtype=dtype, trust_remote_code=trust_remote_code, say=say
+    )
+    conditions = {
+        **session.conditions,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "draft_temperature": draft_sampling.temperature,
+        "estimator": estimator,
+        "max_new_tokens": new_tokens,
+        "chat_template": bool(session.tokenizer.chat_template) and not raw,
+        "seed": seed,
+        "dataset": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
+    }
+    trials = Trials(sampling, draft_sampling, ranks, depths, new_tokens)
+    journal = Journal(
+        place.journal, {"measure": "acceptance", **conditions, "ranks": ranks, "depths": depths}
+    )
+    with journal:
+        samples = _measure(session, prompts.prompts, trials, estimator, raw, seed, journal, say)
+    result = AcceptanceRates.from_samples(samples, conditions, record(context, packages(), say.warnings))
+    publish("acceptance", result.to_dict(), place, json, say)
+    _show(result, say)
+
+
+def _check(estimator: str, limit: int | None, counts: dict[str, int]) -> None:
+    if estimator not in ESTIMATORS:
+        raise BadInput(f"--estimator is '{estimator}'; expected {' or '.join(ESTIMATORS)}")
+    for flag, value in {"--limit": limit, **counts}.items():
+        if value is not None and value < 1:
+            raise BadInput(f"{flag} is {value}; at least 1 is needed")
+
+
+def _measure(
+    session: Any,
+    prompts: Any,
+    trials: Any,
+    estimator: str,
+    raw: bool,
+    seed: int,
+    journal: Journal,
+    say: Commentary,
+) -> list[PromptCounts]:
+    """Counts of every prompt; those that the journal has are not measured again."""
+    import torch
+    from rich.progress import TextColumn
+
+    from sequoia_cli.core.rates import PromptCounts, pooled_rate
+    from sequoia_cli.engine.text import encode_prompt
+    from sequoia_cli.measure.acceptance import on_policy, teacher_forced
+
+    estimate = on_policy if estimator == "on-policy" else teacher_forced
+    samples = [PromptCounts.from_entry(entry) for entry in journal.entries]
+    if samples:
+        say.note(f"continuing an interrupted run: {len(samples)} of {len(prompts)} prompts are done")
+    with say.progress(TextColumn("{task.fields[rate]}")) as bar:
+        task = bar.add_task("prompts", total=len(prompts), completed=len(samples), rate="")
+        for index in range(len(samples), len(prompts)):
+            counts = estimate(
+                session.target,
+                session.draft,
+                encode_prompt(session.tokenizer, prompts[index].content, raw=raw),
+                trials,
+                index=index,
+                eos_ids=session.eos_ids,
+                generator=torch.Generator().manual_seed(seed),
+            )
+            samples.append(counts)
+            journal.add(counts.to_entry())
+            rate, error = pooled_rate(samples, rank=0)
+            bar.update(task, advance=1, rate=f"p_1 {rate:.3f} ± {error:.3f}")
+    return samples
+
+
+def _merged(paths: list[str], record: dict[str, Any]) -> AcceptanceRates:
+    from dataclasses import replace
+    from functools import reduce
+
+    from sequoia_cli.core.artifact import read_document
+    from sequoia_cli.core.rates import AcceptanceRates
+
+    if len(paths) < 2:
+        raise BadInput("--merge is given once; two files or more add up")
+    read = [AcceptanceRates.from_document(read_document(path)) for path in paths]
+    return replace(reduce(AcceptanceRates.merged, read), record=record)
+
+
+def _show(result: AcceptanceRates, say: Commentary) -> None:
+    from sequoia_cli.cli.render import rates_table
+
+    say.show(rates_table(result))

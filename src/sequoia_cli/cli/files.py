@@ -1,0 +1,58 @@
+"""The files that commands write: where they go, what they say made them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import typer
+
+from sequoia_cli import __version__
+from sequoia_cli.cli.console import Commentary
+from sequoia_cli.core.artifact import Output, render
+from sequoia_cli.core.paths import remember_latest
+
+#: Options that do not change what a file says.
+_ELSEWHERE = {"output", "force", "json", "quiet", "no_progress", "explain"}
+
+
+def command_line(context: typer.Context, **replaced: Any) -> str:
+    """The command that makes a file again: long options, no defaults, nothing about its place."""
+    words = ["sequoia", context.info_name or ""]
+    for option in context.command.params:
+        name = option.name or ""
+        value = replaced.get(name, context.params.get(name))
+        if name in _ELSEWHERE or value is None or value == option.get_default(context):
+            continue
+        flag = max(option.opts, key=len)
+        if isinstance(value, bool):
+            words.append(flag)
+        else:
+            for part in value if isinstance(value, list | tuple) else [value]:
+                words += [flag, str(part)]
+    return shlex.join(words)
+
+
+def record(context: typer.Context, packages: Mapping[str, str], warnings: list[str]) -> dict[str, Any]:
+    """How a measured file came to be."""
+    made: dict[str, Any] = {
+        "command": command_line(context),
+        "version": __version__,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "packages": dict(packages),
+    }
+    return made | ({"warnings": list(warnings)} if warnings else {})
+
+
+def publish(kind: str | None, data: Mapping[str, Any], place: Output, as_json: bool, say: Commentary) -> None:
+    """Write a file, note it as this machine's latest of its `kind` (None: do not), print it if asked to."""
+    text = render(data, "yaml")
+    place.write(text)
+    if not place.is_stdout:
+        if kind is not None:
+            remember_latest(kind, place.path)
+        say.note(f"wrote {place.path}")
+        if as_json:
+            typer.echo(render(data, "json"), nl=False)

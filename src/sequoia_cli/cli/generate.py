@@ -1,0 +1,134 @@
+"""`sequoia generate`: text with a tree, streamed, distributed exactly as the target's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sequoia_cli.cli import options
+from sequoia_cli.errors import BadInput, CheckFailed
+
+if TYPE_CHECKING:
+    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.generate_report import Run
+
+
+def generate_command(
+    tree: Annotated[
+        str | None,
+        typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", "-p", metavar="TEXT", help="May be given more than once; else stdin."),
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option("--prompts", metavar="SOURCE", help="Prompts from a file, as acceptance takes them."),
+    ] = None,
+    builtin: Annotated[bool, typer.Option("--builtin", help="Use the built-in prompts.")] = False,
+    column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
+    ] = 256,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    draft_temperature: options.DraftTemperature = None,
+    seed: options.Seed = 0,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", metavar="TEXT", help="End the text before this string.")
+    ] = None,
+    raw: options.Raw = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Decode without speculation.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Decode plainly too, in turn, and report both speeds.")
+    ] = False,
+    target: options.Target = options.DEFAULT_TARGET,
+    draft: options.Draft = options.DEFAULT_DRAFT,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Continue prompts with speculative decoding.
+
+    Text streams to stdout, statistics go to stderr. Another tree gives another
+    sample at temperatures above 0, of the same distribution.
+
+        sequoia generate --tree trees/a100_128.json --prompt "Why is the sky blue?"
+
+        echo "Why is the sky blue?" | sequoia generate --json | jq .speculation
+
+        sequoia compile --budget 64 -o - | sequoia generate --tree - --prompt "hi"
+    """
+    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.generate_inputs import read_prompts, read_tree
+
+    say = Commentary(quiet=quiet, progress=not no_progress)
+    if max_new_tokens < 0:
+        raise BadInput(f"--max-new-tokens is {max_new_tokens}; expected 0 or more")
+    if compare and plain:
+        raise BadInput("--compare runs plain decoding next to speculation; --plain leaves speculation out")
+    if any(not text for text in stop or []):
+        raise BadInput("--stop is empty; expected a text")
+    plan = None if plain else read_tree(tree, say)
+    asked = read_prompts(prompt, prompts, builtin, column, limit, stdin_taken=tree == "-")
+
+    from sequoia_cli.cli.generate_report import Run, document, summary
+    from sequoia_cli.cli.session import open_session, samplings
+
+    sampling, draft_sampling = samplings(temperature, top_k, top_p, draft_temperature, say)
+    speculates = plan is not None and plan.tree.size > 1
+    session = open_session(
+        target,
+        draft if speculates else None,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        say=say,
+    )
+    run = Run(session, plan, sampling, draft_sampling, seed, max_new_tokens, tuple(stop or ()), raw, compare)
+    run.warn(say)
+    interrupted = _decode(run, asked, None if json else _print_piece, say)
+    if json:
+        typer.echo(document(run, say.warnings), nl=False)
+    for item in summary(run):
+        say.show(item)
+    if interrupted:
+        raise KeyboardInterrupt
+    if different := run.wrong_texts():
+        raise CheckFailed(
+            f"greedy text differs from plain decoding in float32, for prompt {', '.join(different)}",
+            hint="this should not happen: please report it with the command and the model",
+        )
+
+
+def _decode(run: Run, asked: Any, on_text: Any, say: Commentary) -> bool:
+    """Decode all prompts; returns whether it was interrupted. What is finished stays in `run`."""
+    if run.compare and on_text is not None:
+        on_text = None  # two texts in turn cannot stream to one place; the report shows both speeds
+    with say.progress() as bar:
+        task = bar.add_task("prompts", total=len(asked), visible=on_text is None)
+        try:
+            for prompt in asked:
+                run.decode(prompt, on_text or (lambda piece: None))
+                if on_text is not None:
+                    on_text("\n")
+                bar.advance(task)
+        except KeyboardInterrupt:
+            if on_text is not None:
+                on_text("\n")
+            return True
+    return False
+
+
+def _print_piece(piece: str) -> None:
+    import sys
+
+    sys.stdout.write(piece)
+    sys.stdout.flush()

@@ -1,0 +1,84 @@
+"""Which tree and which prompts `sequoia generate` works with."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+from collections.abc import Sequence
+
+from sequoia_cli.cli.console import Commentary
+from sequoia_cli.core.artifact import read_document
+from sequoia_cli.core.paths import latest, shipped
+from sequoia_cli.core.plan import TreePlan
+from sequoia_cli.errors import BadInput
+from sequoia_cli.measure.prompts import Prompt, load_prompts
+
+#: The tree for a machine on which none was compiled yet: the default pair's, measured on a CPU.
+SHIPPED_TREE = "smollm2_cpu.json"
+
+
+def read_tree(path: str | None, say: Commentary) -> TreePlan:
+    """Read the tree file given, else the one compiled last here, else the shipped one; says which."""
+    if path is None:
+        found = latest("tree")
+        if found is not None:
+            say.note(f"tree: {found}, the one compiled last on this machine")
+        else:
+            found = shipped("trees", SHIPPED_TREE)
+            say.note(f"tree: {found.name}, shipped and not made for this machine; sequoia compile makes one")
+        path = str(found)
+    plan = TreePlan.from_document(read_document(path))
+    if plan.tree.size == 1:
+        say.note("this plan says not to speculate: plain decoding")
+    return plan
+
+
+def read_prompts(
+    texts: Sequence[str] | None,
+    source: str | None,
+    builtin: bool,
+    column: str | None,
+    limit: int | None,
+    *,
+    stdin_taken: bool,
+) -> tuple[Prompt, ...]:
+    """The prompts from one of their places; two places at once are refused, so that none is dropped."""
+    if limit is not None and limit < 1:
+        raise BadInput(f"--limit is {limit}; at least 1 is needed")
+    given = [
+        name for name, there in (("--prompt", texts), ("--prompts", source), ("--builtin", builtin)) if there
+    ]
+    if len(given) > 1:
+        raise BadInput(f"{' and '.join(given)} both give prompts; one is expected")
+    reads_stdin = not given or source == "-"
+    if stdin_taken and reads_stdin:
+        raise BadInput("--tree - reads stdin, so the prompt has to come from --prompt or a file")
+    if not reads_stdin and not stdin_taken and _stdin_holds_text():
+        raise BadInput(f"text was piped in, and {given[0]} is given too; one is expected")
+    if texts:
+        return tuple(Prompt(str(number), text) for number, text in enumerate(texts, 1))[:limit]
+    if given:
+        return load_prompts(source, limit=limit, column=column).prompts
+    if sys.stdin.isatty():
+        raise BadInput("no prompt", hint='give one with --prompt "...", --prompts FILE, or pipe it in')
+    text = sys.stdin.buffer.read().decode("utf-8", errors="surrogateescape").rstrip("\n")
+    if not text.strip():
+        raise BadInput("stdin is empty; it was to be the prompt", hint='give one with --prompt "..."')
+    return (Prompt("1", text),)
+
+
+def _stdin_holds_text() -> bool:
+    """Whether something was piped or redirected in; never waits for a writer that may not come."""
+    try:
+        if sys.stdin.isatty():
+            return False
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+        if stat.S_ISREG(mode):
+            return os.fstat(sys.stdin.fileno()).st_size > 0
+        if stat.S_ISFIFO(mode) and select.select([sys.stdin], [], [], 0)[0]:
+            return bool(sys.stdin.buffer.peek(1))  # type: ignore[union-attr]
+    except (OSError, ValueError, AttributeError):
+        pass  # no usable stdin, as under some launchers
+    return False

@@ -1,0 +1,38 @@
+"""Options that several commands share, so that one flag means one thing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+DEFAULT_TARGET = "smollm2"
+DEFAULT_DRAFT = "smollm2-draft"
+
+Target = Annotated[
+    str, typer.Option("--target", "-t", metavar="MODEL", help="Target: an alias, a folder or a hub id.")
+]
+Draft = Annotated[
+    str, typer.Option("--draft", "-d", metavar="MODEL", help="Draft: an alias, a folder or a hub id.")
+]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with a model. Off unless asked for.")
+]
+Temperature = Annotated[float, typer.Option("--temperature", "-T", help="0 is greedy.")]
+TopK = Annotated[int, typer.Option("--top-k", help="Sample from the k most probable tokens; 0 is off.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Sample from the most probable mass p; 1 is off.")]
+DraftTemperature = Annotated[
+    float | None,
+    typer.Option("--draft-temperature", help="Shapes the proposals, never the law of the text."),
+]
+Raw = Annotated[bool, typer.Option("--raw", help="Do not put prompts through the chat template.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of every prompt's random numbers.")]
+Output = Annotated[
+    str | None, typer.Option("--output", "-o", metavar="PATH|-", help="Where the file goes; - is stdout.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No commentary on stderr.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bars.")]

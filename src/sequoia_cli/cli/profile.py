@@ -1,0 +1,155 @@
+"""`sequoia profile`: how long this machine takes for each part of a decoding step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sequoia_cli.cli import options
+from sequoia_cli.errors import BadInput, CheckFailed
+
+if TYPE_CHECKING:
+    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.core.hardware import HardwareProfile
+    from sequoia_cli.core.journal import Journal
+    from sequoia_cli.measure.latency import Samples
+
+
+def profile_command(
+    context_: typer.Context,
+    target: options.Target = options.DEFAULT_TARGET,
+    draft: options.Draft = options.DEFAULT_DRAFT,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    context: Annotated[
+        int | None, typer.Option("--context", help="Tokens before the tree; 128 if not given.")
+    ] = None,
+    tokens: Annotated[
+        str, typer.Option("--tokens", metavar="N,N,...", help="Tree sizes to time.")
+    ] = "1,2,3,4,6,8,12,16,24,32,64",
+    repeats: Annotated[int, typer.Option("--repeats", help="Rounds over all sizes, four steps each.")] = 6,
+    temperature: options.Temperature = 0.0,
+    modelled: Annotated[
+        bool,
+        typer.Option(
+            "--modelled", help="Compute a profile for --device a100, h100, h200, l40 or rtx4090 instead."
+        ),
+    ] = False,
+    trust_remote_code: options.TrustRemoteCode = False,
+    output: options.Output = None,
+    force: options.Force = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Measure the seconds of target, draft and verification by number of tokens.
+
+    Runs the decoding loop that generate runs, over trees of each size, in
+    interleaved rounds. An interrupted run continues where it stopped.
+
+        sequoia profile --device cuda:0
+
+        sequoia profile --device a100 --modelled -o profiles/a100.yaml
+    """
+    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.core.artifact import Output
+
+    say = Commentary(quiet=quiet, progress=not no_progress)
+    if modelled:
+        from sequoia_cli.cli.files import publish
+        from sequoia_cli.compiler.roofline import CONTEXT, modelled_profile
+
+        result = modelled_profile(device, CONTEXT if context is None else context)
+        place = Output(output or f"profiles/{device}.yaml", force=force, allow_same=True)
+        publish(None, result.to_dict(), place, json, say)  # not this machine's
+        _show(result, say)
+        return
+    sizes, context = _sizes(tokens), 128 if context is None else context
+    for flag, value in (("--context", context), ("--repeats", repeats)):
+        if value < 1:
+            raise BadInput(f"{flag} is {value}; at least 1 is needed")
+
+    from sequoia_cli.cli.files import publish, record
+    from sequoia_cli.cli.session import open_session, packages, plain_name, samplings
+    from sequoia_cli.core.journal import Journal
+    from sequoia_cli.measure.latency import context_prompt, fit_profile, merge_samples, time_round
+
+    pair = samplings(temperature, 0, 1.0, None, say)
+    place = Output(output or f"profiles/{plain_name(target)}.yaml", force=force)
+    session = open_session(
+        target, draft, device=device, dtype=dtype, trust_remote_code=trust_remote_code, say=say
+    )
+    assert session.draft is not None
+    conditions = {**session.conditions, "context": context, "temperature": temperature}
+    journal = Journal(place.journal, {"measure": "profile", **conditions, "sizes": sizes})
+    prompt = context_prompt(session.tokenizer, context)
+    with journal, say.progress() as bar:
+        done = _resumed(journal, repeats, say)
+        task = bar.add_task("timing", total=repeats * len(sizes), completed=done * len(sizes))
+        for number in range(done, repeats):
+            journal.add(
+                time_round(
+                    session.target, session.draft, sizes, prompt, number, pair, lambda: bar.advance(task)
+                )
+            )
+    samples = merge_samples(_numbered(entry) for entry in journal.entries[:repeats])
+    unusable = _check_spread(samples, say)
+    result = fit_profile(samples, conditions, record(context_, packages(), say.warnings))
+    publish("profile", result.to_dict(), place, json, say)
+    _show(result, say)
+    if unusable:
+        raise CheckFailed(
+            f"the timings are too unsteady to trust ({unusable}); the profile was written all the same",
+            hint="stop what else runs on this machine, or measure longer with --repeats 20",
+        )
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = {int(part) for part in text.split(",")}
+    except ValueError:
+        raise BadInput(f"--tokens is '{text}'; expected whole numbers with commas, such as 1,2,4,8") from None
+    if min(sizes) < 1:
+        raise BadInput(f"--tokens has {min(sizes)}; a tree has at least 1 node")
+    return sorted(sizes | {1})  # plain decoding is what every tree is compared with
+
+
+def _resumed(journal: Journal, repeats: int, say: Commentary) -> int:
+    done = min(len(journal.entries), repeats)
+    if done:
+        say.note(f"continuing an interrupted run: {done} of {repeats} rounds are done")
+    return done
+
+
+def _numbered(entry: dict[str, dict[str, list[float]]]) -> Samples:
+    """A round as the journal has it: JSON makes the sizes strings."""
+    return {
+        part: {int(size): seconds for size, seconds in by_size.items()} for part, by_size in entry.items()
+    }
+
+
+def _check_spread(samples: Samples, say: Commentary) -> str | None:
+    """Warn of unsteady timings; returns what makes the profile unusable, or None."""
+    from sequoia_cli.measure.latency import UNSTEADY, UNUSABLE, spread
+
+    found = [
+        (spread(seconds), f"{part} at {size}")
+        for part in ("target", "draft")  # verification is small next to them
+        for size, seconds in samples[part].items()
+    ]
+    unsteady = sorted((entry for entry in found if entry[0] > UNSTEADY), reverse=True)
+    if not unsteady:
+        return None
+    worst, where = unsteady[0]
+    say.warn(
+        f"{len(unsteady)} of {len(found)} timings are unsteady: the middle half of {where} tokens spreads "
+        f"over {worst:.0%} of its median. Something else is running, or clocks change; --repeats 20 helps."
+    )
+    return f"{worst:.0%} for {where} tokens" if worst > UNUSABLE else None
+
+
+def _show(result: HardwareProfile, say: Commentary) -> None:
+    from sequoia_cli.cli.render import profile_table
+
+    say.show(profile_table(result))

@@ -1,0 +1,152 @@
+"""A pair of models made ready for a command: loaded, tested, wrapped, and described for the files."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+import transformers
+
+from sequoia_cli import __version__
+from sequoia_cli.cli.console import Commentary
+from sequoia_cli.engine.devices import parse_device, parse_dtype
+from sequoia_cli.engine.draft import IndependentDraft
+from sequoia_cli.engine.load import load_pair, load_target
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.selftest import check_tree_attention
+from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a command works with. `draft` is None where only the target was loaded."""
+
+    target: LanguageModel
+    draft: IndependentDraft | None
+    tokenizer: Any
+    eos_ids: tuple[int, ...]
+    conditions: Mapping[str, Any]
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """The machine and the versions that a measurement was made with."""
+        return {
+            "device": device_name(self.target.device),
+            "dtype": dtype_name(self.target.dtype),
+            "threads": torch.get_num_threads(),
+            "platform": platform.platform(),
+            **packages(),
+        }
+
+
+def open_session(
+    target: str, draft: str | None, *, device: str, dtype: str, trust_remote_code: bool, say: Commentary
+) -> Session:
+    """Load and test the models. Raises `BadInput` or `SequoiaError` saying which model, and why."""
+    # Both libraries tell in their own words what the loader says in ours.
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    place = parse_device(device)
+    width = parse_dtype(dtype, place)
+    options: dict[str, Any] = {
+        "dtype": width,
+        "device": place,
+        "trust_remote_code": trust_remote_code,
+        "announce": say.note,
+    }
+    if draft is None:
+        alone = load_target(target, **options)
+        loaded, tokenizer, eos_ids, notes = alone.model, alone.tokenizer, alone.eos_ids, alone.notes
+        drafted = None
+    else:
+        pair = load_pair(target, draft, **options)
+        loaded, tokenizer, eos_ids, notes = pair.target, pair.tokenizer, pair.eos_ids, pair.notes
+        drafted = LanguageModel(pair.draft)
+    for note in notes:
+        say.note(note)
+    model = LanguageModel(loaded)
+    check_tree_attention(model, f"target '{target}'")
+    if drafted is not None:
+        check_tree_attention(drafted, f"draft '{draft}'")
+    conditions = {
+        "target": target,
+        "draft": draft,
+        "dtype": dtype_name(width),
+        "device": device_name(place),
+        "threads": torch.get_num_threads() if place.type == "cpu" else None,
+    }
+    return Session(
+        model,
+        IndependentDraft(drafted, model.vocabulary) if drafted is not None else None,
+        tokenizer,
+        eos_ids,
+        {key: value for key, value in conditions.items() if value is not None},
+    )
+
+
+def samplings(
+    temperature: float, top_k: int, top_p: float, draft_temperature: float | None, say: Commentary
+) -> tuple[Sampling, Sampling]:
+    """The target's and the draft's sampling. Raises `BadInput`; says which options have no effect."""
+    from sequoia_cli.engine.decode import default_draft_sampling
+
+    sampling = Sampling(temperature, top_k, top_p)
+    if sampling.greedy and (top_k or top_p < 1):
+        say.note("temperature 0 takes the most probable token: --top-k and --top-p change nothing")
+    if draft_temperature is None:
+        return sampling, default_draft_sampling(sampling)
+    if sampling.greedy:
+        say.note("temperature 0 ranks the draft's tokens: --draft-temperature changes nothing")
+        return sampling, default_draft_sampling(sampling)
+    if draft_temperature == 0:
+        raise BadInput(
+            "--draft-temperature 0 would propose the same tokens always; a number above 0 is needed"
+        )
+    return sampling, Sampling(draft_temperature)
+
+
+def packages() -> dict[str, str]:
+    """Versions of what decides speed and numbers."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),  # a subclass that yaml refuses
+        "transformers": version("transformers"),
+        "sequoia": __version__,
+    }
+
+
+def plain_name(model: str) -> str:
+    """A model's name as part of a file name: the last part of a path or hub id."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", model.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`bfloat16` for `torch.bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the chip."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{cpu_name()}, {torch.get_num_threads()} threads"
+
+
+def cpu_name() -> str:
+    """The processor's name where the system tells it, else its architecture."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,75 @@
+"""One text, generated and read: the consumer of the decoding loop that `generate` prints from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from sequoia_cli.engine.decode import CONTEXT, LENGTH, STOP, Decoder
+from sequoia_cli.engine.text import TextStream
+from sequoia_cli.measure.statistics import Speculation
+
+
+@dataclass
+class Generation:
+    """A finished text. `finish` is `stop` or `length`; `context_reached` tells a full context from a budget.
+
+    `seconds` is wall time from prompt to end; `first_token_seconds` to the end of the first step.
+    """
+
+    prompt_tokens: int
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish: str = LENGTH
+    context_reached: bool = False
+    seconds: float = 0.0
+    first_token_seconds: float | None = None
+    speculation: Speculation = field(default_factory=Speculation)
+
+
+def generate(
+    decoder: Decoder,
+    tokenizer: Any,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    *,
+    eos_ids: Sequence[int] = (),
+    stop: Sequence[str] = (),
+    seed: int = 0,
+    on_text: Callable[[str], None] = lambda piece: None,
+    result: Generation | None = None,
+) -> Generation:
+    """Decode one prompt; `on_text` gets each printable piece of text as soon as it is certain.
+
+    The text depends on prompt, seed, models and tree alone, not on what ran before it. `result`, where
+    given, is filled while the text grows, so that what an interrupt leaves can still be used.
+    """
+    result = result if result is not None else Generation(len(prompt))
+    stream = TextStream(tokenizer, stop)
+    generator = torch.Generator().manual_seed(seed)
+    began = time.perf_counter()
+    for step in decoder.decode(prompt, max_new_tokens, eos_ids=eos_ids, generator=generator):
+        before = len(result.token_ids)
+        result.token_ids += step.tokens
+        on_text(stream.push(step.tokens))
+        if stream.stopped:
+            result.token_ids = result.token_ids[: stream.token_count]
+        result.speculation.add(step, len(result.token_ids) - before)
+        result.text = stream.text
+        result.seconds = time.perf_counter() - began
+        result.first_token_seconds = result.first_token_seconds or result.seconds
+        if stream.stopped:
+            break
+        if step.finish:
+            result.finish = STOP if step.finish == STOP else LENGTH
+            result.context_reached = step.finish == CONTEXT
+    on_text(stream.finish())
+    if stream.stopped:
+        result.finish = STOP
+        result.token_ids = result.token_ids[: stream.token_count]
+    result.text = stream.text
+    return result
