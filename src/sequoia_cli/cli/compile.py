@@ -22,6 +22,7 @@ MAX_BRANCH = 256
 
 
 def compile_command(
+    context: typer.Context,
     budget: Annotated[
         int | None,
         typer.Option("--budget", "-n", help="Most nodes of the tree, root included; 64 if not given."),
@@ -96,7 +97,7 @@ def compile_command(
     choice = choose(inputs.profile, inputs.rates.p, limits, size)
     for warning in choice.warnings:
         say.warn(warning)
-    text = render(_plan(choice, inputs, limits, size), "json")
+    text = render(_plan(context, choice, inputs, limits, size), "json")
     written = target.write(text)
     if json and not target.is_stdout:
         typer.echo(text, nl=False)
@@ -149,20 +150,14 @@ def _check_size(size: int | None, limits: Limits, inputs: Inputs) -> None:
         )
 
 
-def _plan(choice: Choice, inputs: Inputs, limits: Limits, size: int | None) -> dict[str, Any]:
+def _plan(
+    context: typer.Context, choice: Choice, inputs: Inputs, limits: Limits, size: int | None
+) -> dict[str, Any]:
     """The document that is written: no time and no place in it, so that equal inputs give equal bytes."""
     from sequoia_cli import __version__
+    from sequoia_cli.cli.files import command_line
 
-    command = ["sequoia compile"]
-    if size is not None:
-        command.append(f"--size {size}")
-    elif limits.budget != DEFAULT_BUDGET:
-        command.append(f"--budget {limits.budget}")
-    if limits.max_depth != DEFAULT_DEPTH:
-        command.append(f"--max-depth {limits.max_depth}")
-    if limits.max_branch != DEFAULT_BRANCH:
-        command.append(f"--max-branch {limits.max_branch}")
-    record: dict[str, Any] = {"command": " ".join(command + inputs.flags), "version": __version__}
+    record: dict[str, Any] = {"command": command_line(context), "version": __version__}
     if warnings := [*inputs.warnings, *choice.warnings]:
         record["warnings"] = warnings
     if choice.not_considered:

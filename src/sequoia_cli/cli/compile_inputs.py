@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,15 +27,13 @@ Origin = Literal["given", "measured", "shipped"]
 class Inputs:
     """A profile and rates, and the documents they were read from.
 
-    `name` is the profile's, for the output file; `flags` are the options that name the files given;
-    `warnings` tell where the two do not belong together.
+    `name` is the profile's, for the output file; `warnings` tell where the two do not belong together.
     """
 
     profile: HardwareProfile
     rates: AcceptanceRates
     documents: dict[str, Document]
     name: str
-    flags: list[str]
     warnings: list[str]
 
     def described(self) -> dict[str, Any]:
@@ -72,7 +69,6 @@ def read_inputs(profile: str | None, acceptance: str | None, say: Commentary) ->
         rates,
         documents,
         "stdin" if profile == "-" else Path(picked["profile"][0]).stem,
-        [f"--{kind} {shlex.quote(_portable(path))}" for kind, path in given.items() if path is not None],
         _mismatches(timed, rates),
     )
     for kind, (path, origin) in picked.items():
@@ -94,11 +90,6 @@ def _pick(kind: str, given: str | None) -> tuple[str, Origin]:
     if (measured := latest(kind)) is not None:
         return str(measured), "measured"
     return str(shipped("profiles", SHIPPED[kind])), "shipped"
-
-
-def _portable(path: str) -> str:
-    """The path as a plan may name it: where a file lies on this machine is nobody else's business."""
-    return Path(path).name if Path(path).is_absolute() else path
 
 
 def _plain(value: Any, levels: int = 8) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,12 +19,12 @@ from sequoia_cli.core.paths import remember_latest
 _ELSEWHERE = {"output", "force", "json", "quiet", "no_progress", "explain"}
 
 
-def command_line(context: typer.Context, **replaced: Any) -> str:
+def command_line(context: typer.Context) -> str:
     """The command that makes a file again: long options, no defaults, nothing about its place."""
     words = ["sequoia", context.info_name or ""]
     for option in context.command.params:
         name = option.name or ""
-        value = replaced.get(name, context.params.get(name))
+        value = context.params.get(name)
         if name in _ELSEWHERE or value is None or value == option.get_default(context):
             continue
         flag = max(option.opts, key=len)
@@ -31,8 +32,13 @@ def command_line(context: typer.Context, **replaced: Any) -> str:
             words.append(flag)
         else:
             for part in value if isinstance(value, list | tuple) else [value]:
-                words += [flag, str(part)]
+                words += [flag, _portable(str(part))]
     return shlex.join(words)
+
+
+def _portable(word: str) -> str:
+    """A value as a file may repeat it: where something lies on this machine is nobody else's business."""
+    return Path(word).name if Path(word).is_absolute() else word
 
 
 def record(context: typer.Context, packages: Mapping[str, str], warnings: list[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from sequoia_cli.errors import BadInput, CheckFailed
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.cli.generate_report import Run
+    from sequoia_cli.measure.run import Run
 
 
 def generate_command(
@@ -79,10 +79,11 @@ def generate_command(
     plan = None if plain else read_tree(tree, say)
     asked = read_prompts(prompt, prompts, builtin, column, limit, stdin_taken=tree == "-")
 
-    from sequoia_cli.cli.generate_report import Run, document, summary
-    from sequoia_cli.cli.session import open_session, samplings
+    from sequoia_cli.cli.generate_report import document, summary
+    from sequoia_cli.measure.run import Run
+    from sequoia_cli.measure.session import open_session
 
-    sampling, draft_sampling = samplings(temperature, top_k, top_p, draft_temperature, say)
+    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, say)
     speculates = plan is not None and plan.tree.size > 1
     session = open_session(
         target,
@@ -90,10 +91,12 @@ def generate_command(
         device=device,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
-        say=say,
+        announce=say.note,
     )
     run = Run(session, plan, sampling, draft_sampling, seed, max_new_tokens, tuple(stop or ()), raw, compare)
-    run.warn(say)
+    if differing := run.unlike_plan():
+        what = "; ".join(f"{key} {there}, here {now}" for key, (there, now) in differing.items())
+        say.warn(f"the tree was compiled for another setting, so its prediction may not hold: {what}")
     interrupted = _decode(run, asked, None if json else _print_piece, say)
     if json:
         typer.echo(document(run, say.warnings), nl=False)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from sequoia_cli.errors import BadInput
+
+if TYPE_CHECKING:
+    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.engine.warp import Sampling
 
 DEFAULT_TARGET = "smollm2"
 DEFAULT_DRAFT = "smollm2-draft"
@@ -36,3 +42,25 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No commentary on stderr.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bars.")]
+
+
+def samplings(
+    temperature: float, top_k: int, top_p: float, draft_temperature: float | None, say: Commentary
+) -> tuple[Sampling, Sampling]:
+    """The target's and the draft's sampling. Raises `BadInput`; says which options have no effect."""
+    from sequoia_cli.engine.decode import default_draft_sampling
+    from sequoia_cli.engine.warp import Sampling
+
+    sampling = Sampling(temperature, top_k, top_p)
+    if sampling.greedy and (top_k or top_p < 1):
+        say.note("temperature 0 takes the most probable token: --top-k and --top-p change nothing")
+    if draft_temperature is None:
+        return sampling, default_draft_sampling(sampling)
+    if sampling.greedy:
+        say.note("temperature 0 ranks the draft's tokens: --draft-temperature changes nothing")
+        return sampling, default_draft_sampling(sampling)
+    if draft_temperature == 0:
+        raise BadInput(
+            "--draft-temperature 0 would propose the same tokens always; a number above 0 is needed"
+        )
+    return sampling, Sampling(draft_temperature)

