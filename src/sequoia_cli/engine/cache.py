@@ -71,6 +71,9 @@ class TreeCache(Cache):
 
     def __init__(self, layers: int, capacity: int) -> None:
         super().__init__(layers=[TreeLayer(capacity) for _ in range(layers)])
+        self.capacity = capacity
+        #: Masks of plain chains by length, kept here because they are as wide as the capacity.
+        self.chain_masks: dict[int, Any] = {}
 
     @property
     def length(self) -> int:

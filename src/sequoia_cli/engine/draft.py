@@ -65,7 +65,7 @@ class IndependentDraft:
         """Run all but the prompt's last token."""
         self._capacity = capacity
         self._cache = self.model.new_cache(capacity)
-        self._masks: dict[tuple[int, int], Masks] = {}
+        self._masks: dict[tuple[Layout, int], Masks] = {}
         self._pending = [int(prompt[-1])]
         self.model.prefill(self._known(prompt[:-1]), self._cache)
         self._committed = self._cache.length
@@ -103,7 +103,7 @@ class IndependentDraft:
         return tokens.clamp(max=self.model.vocabulary - 1)
 
     def _level_masks(self, layout: Layout, level: int) -> Masks:
-        key = (id(layout), level)
+        key = (layout, level)
         if key not in self._masks:
             self._masks[key] = self.model.masks(layout.draft_block(level), self._capacity)
         return self._masks[key]

@@ -43,7 +43,6 @@ class LanguageModel:
         self._takes_positions = "position_ids" in parameters
         #: Positions the model has; a very large number where its family sets no limit.
         self.context_limit = int(getattr(self.config, "max_position_embeddings", None) or 1 << 40)
-        self._chain_masks: dict[tuple[int, int], Masks] = {}
 
     def new_cache(self, capacity: int) -> TreeCache:
         """A cache of `capacity` rows."""
@@ -68,7 +67,7 @@ class LanguageModel:
         Without `masks` the tokens are a chain behind the prefix.
         """
         if masks is None and len(tokens) > 1:
-            masks = self._chain(len(tokens), cache.layers[0].capacity)
+            masks = self._chain(len(tokens), cache)
         return self._run(
             tokens, positions, cache, masks.over(cache.length + len(tokens)) if masks else None, hidden, 0
         )
@@ -85,10 +84,10 @@ class LanguageModel:
                 states.append(output.hidden)
         return torch.cat(states) if states else None
 
-    def _chain(self, length: int, capacity: int) -> Masks:
-        if (length, capacity) not in self._chain_masks:
-            self._chain_masks[length, capacity] = self.masks(Layout(chain(length)).target_block(), capacity)
-        return self._chain_masks[length, capacity]
+    def _chain(self, length: int, cache: TreeCache) -> Masks:
+        if length not in cache.chain_masks:
+            cache.chain_masks[length] = self.masks(Layout(chain(length)).target_block(), cache.capacity)
+        return cache.chain_masks[length]
 
     def _run(
         self,

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from sequoia_cli.engine.decode import CONTEXT, LENGTH, STOP, Decoder
+from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.step import CONTEXT, LENGTH, STOP
 from sequoia_cli.engine.text import TextStream
 from sequoia_cli.measure.statistics import Speculation
 

@@ -13,9 +13,10 @@ from scipy.optimize import isotonic_regression
 
 from sequoia_cli.core.hardware import HardwareProfile, Timings
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine.decode import Decoder, Step
+from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.step import Step
 from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.measure.prompts import load_prompts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sequoia_cli.engine.decode import Step
+from sequoia_cli.engine.step import Step
 
 STAGES = ("draft", "target", "verify", "other")
 
