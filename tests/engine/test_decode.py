@@ -161,10 +161,13 @@ def test_text_ends_where_the_context_does_and_is_right_up_to_there():
         new_ids(decoder(target, target), list(range(33)), 5)
 
 
-def test_a_draft_with_a_shorter_context_ends_the_text_there():
-    target = tiny_model("gpt2", n_positions=64)
-    ids = new_ids(decoder(target, tiny_model("gpt2", n_positions=32)), list(range(28)), 40)
-    assert ids == own_greedy(target, list(range(28)), 5)
+@pytest.mark.parametrize("prompt_tokens", [20, 32, 40])
+def test_where_the_drafts_context_ends_the_text_goes_on_without_it(prompt_tokens):
+    target, draft = tiny_model("gpt2", n_positions=64), tiny_model("gpt2", n_positions=32)
+    prompt = list(range(prompt_tokens))
+    steps = list(decoder(target, draft).decode(prompt, 22))
+    assert [token for step in steps for token in step.tokens] == own_greedy(target, prompt, 22)
+    assert steps[-2].size == 1
 
 
 @pytest.mark.parametrize(("target_ids", "draft_ids"), [(64, 50), (50, 64)])

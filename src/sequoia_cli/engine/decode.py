@@ -99,22 +99,21 @@ class _Text:
     def __init__(
         self, decoder: Decoder, prompt: Sequence[int], budget: int, generator: torch.Generator | None
     ) -> None:
-        self.target, self.draft, self.sampling = decoder.target, decoder.draft, decoder.sampling
-        self.draft_sampling, self.tree = decoder.draft_sampling, decoder.tree
+        self.target, self.tree = decoder.target, decoder.tree
+        self.sampling, self.draft_sampling = decoder.sampling, decoder.draft_sampling
         self.generator = generator
         self.remaining = budget
-        limit = self.target.context_limit
-        if self.draft is not None and self.tree.size > 1:
-            limit = min(limit, self.draft.context_limit)
+        self.limit = self.target.context_limit
         if not prompt:
             raise BadInput("the prompt has no tokens")
-        if len(prompt) > limit:
-            raise BadInput(f"the prompt has {len(prompt)} tokens; the context ends at {limit}")
-        self.limit = limit
+        if len(prompt) > self.limit:
+            raise BadInput(f"the prompt has {len(prompt)} tokens; the context ends at {self.limit}")
+        # Where the draft's own context ends, the text goes on without it.
+        draft = decoder.draft if self.tree.size > 1 else None
+        self.draft = draft if draft is not None and len(prompt) <= draft.context_limit else None
         tokens = torch.tensor(list(prompt), device=self.target.device)
-        capacity = min(len(prompt) + budget, limit) + self.tree.size + 1
-        self.capacity = capacity
-        self.cache = self.target.new_cache(capacity)
+        self.capacity = min(len(prompt) + budget, self.limit) + self.tree.size + 1
+        self.cache = self.target.new_cache(self.capacity)
         self.root = int(prompt[-1])
         self._layouts: dict[int, tuple[Layout, Masks | None]] = {}
         if budget <= 0:
@@ -122,18 +121,17 @@ class _Text:
         watch = Stopwatch(self.target.device)
         wants = self.draft is not None and self.draft.reads_hidden
         hidden = self.target.prefill(tokens[:-1], self.cache, hidden=wants)
-        if self.draft is not None and self.tree.size > 1:
-            self.draft.start(tokens, capacity, hidden)
+        if self.draft is not None:
+            self.draft.start(tokens, self.capacity, hidden)
         self._prefill = {"prefill": watch.lap()}
 
     def step(self, eos_ids: Sequence[int]) -> Step:
         """Draft, verify, commit."""
         watch = Stopwatch(self.target.device)
         prefix = self.cache.length
-        room = self.limit - prefix
-        layout, masks = self._layout(min(self.tree.depth, self.remaining, room))
+        layout, masks = self._layout(self._room(prefix))
         tree = layout.tree
-        noise = torch.rand(3 * tree.size + 1, generator=self.generator, dtype=torch.float64)
+        noise = torch.rand(2 * tree.size + 1, generator=self.generator, dtype=torch.float64)
         setup = watch.lap()
 
         tokens, rows, level_seconds = self._grow(layout, noise[: tree.size], watch)
@@ -151,7 +149,7 @@ class _Text:
         verdict = self._verify(tree, tokens, output.logits, rows, noise[tree.size :].tolist())
         self.cache.keep(prefix, verdict.path)
         new = [tokens[node] for node in verdict.path[1:]] + [verdict.next_token]
-        if self.draft is not None and self.tree.size > 1:
+        if self.draft is not None:
             hidden = output.hidden[list(verdict.path)] if output.hidden is not None else None
             self.draft.commit(layout, verdict.path, new, hidden)
         self.root = new[-1]
@@ -175,8 +173,13 @@ class _Text:
             finish=finish,
         )
 
+    def _room(self, prefix: int) -> int:
+        """Layers of the next tree: no node may stand where no token can be used, or the draft cannot go."""
+        drafted = max(1, self.draft.context_limit - prefix) if self.draft is not None else 1
+        return min(self.tree.depth, self.remaining, self.limit - prefix, drafted)
+
     def _layout(self, depth: int) -> tuple[Layout, Masks | None]:
-        """The tree cut to `depth` layers, as tensors: no node may stand where no token can be used."""
+        """The tree cut to `depth` layers, as tensors."""
         if depth not in self._layouts:
             layout = Layout(self.tree.limited(depth))
             masks = self.target.masks(layout.target_block(), self.capacity) if layout.tree.size > 1 else None
