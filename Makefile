@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: env test check trees bench-compile clean
+.PHONY: env demo test check trees bench-compile clean
 
 env: $(VENV)/.ready
 
@@ -12,6 +12,16 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+# The whole pipeline on the default pair. The files it makes are not tracked, and are made anew each time. A machine
+# with unsteady timings (exit 3) still gets its demonstration.
+demo: env
+	$(BIN)/sequoia profile --device cpu -o profiles/demo.yaml --force || [ $$? -eq 3 ]
+	$(BIN)/sequoia acceptance --device cpu --limit 16 -o profiles/demo_rates.yaml --force
+	$(BIN)/sequoia compile --profile profiles/demo.yaml --acceptance profiles/demo_rates.yaml --explain \
+		-o trees/demo.json --force
+	$(BIN)/sequoia generate --device cpu --tree trees/demo.json --prompt "Why is the sky blue?" --max-new-tokens 100
+	$(BIN)/sequoia generate --device cpu --tree trees/demo.json --builtin --limit 16 --max-new-tokens 64 --compare
 
 test: env
 	$(BIN)/python -m pytest

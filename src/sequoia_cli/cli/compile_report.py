@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from sequoia_cli.cli.render import plain_table
 from sequoia_cli.compiler.best import Rows
 from sequoia_cli.compiler.choice import Candidate, Choice
 from sequoia_cli.compiler.value import node_scores
@@ -37,7 +37,9 @@ def explanation(choice: Choice, rows: Rows) -> Iterator[Table | str]:
 
 
 def _layers(chosen: Candidate, rows: Rows) -> Table:
-    table = _table("the tree, by layer", "layer", "nodes", "expanded", "most children", "expected tokens")
+    table = plain_table(
+        "the tree, by layer", "layer", "nodes", "expanded", "most children", "expected tokens"
+    )
     tree, scores = chosen.tree, node_scores(chosen.tree, rows)
     for layer, nodes in enumerate(tree.levels):
         children = [len(tree.children[node]) for node in nodes]
@@ -55,7 +57,7 @@ def _layers(chosen: Candidate, rows: Rows) -> Table:
 
 
 def _parts(choice: Choice) -> Table:
-    table = _table("predicted ms per step", "part", "chosen", "plain decoding")
+    table = plain_table("predicted ms per step", "part", "chosen", "plain decoding")
     chosen, plain = choice.chosen.seconds, choice.plain.seconds
     for part in ("target", "draft", "verify", "total"):
         table.add_row(part, _milliseconds(getattr(chosen, part)), _milliseconds(getattr(plain, part)))
@@ -63,7 +65,7 @@ def _parts(choice: Choice) -> Table:
 
 
 def _comparison(choice: Choice) -> Table:
-    table = _table("chosen, and the runners-up", "shape", *_COLUMNS)
+    table = plain_table("chosen, and the runners-up", "shape", *_COLUMNS)
     for candidate in (choice.chosen, *choice.runners_up):
         table.add_row(
             candidate.shape + (" (chosen)" if candidate is choice.chosen else ""),
@@ -75,7 +77,7 @@ def _comparison(choice: Choice) -> Table:
 
 
 def _curve(choice: Choice) -> Table:
-    table = _table("the best tree by size", *_COLUMNS)
+    table = plain_table("the best tree by size", *_COLUMNS)
     for point in choice.curve:
         table.add_row(
             f"{point.size}",
@@ -91,13 +93,6 @@ _COLUMNS = ("nodes", "layers", "tokens/step", "ms/step", "ms/token", "speedup")
 def _figures(choice: Choice, tokens: float, seconds: float) -> tuple[str, ...]:
     speedup = choice.plain.seconds_per_token * tokens / seconds
     return f"{tokens:.3f}", _milliseconds(seconds), _milliseconds(seconds / tokens), f"{speedup:.2f}"
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number or column == "nodes" else "left")
-    return table
 
 
 def _milliseconds(seconds: float) -> str:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.rates import AcceptanceRates
 
+_NUMBERS = ("nodes", "tokens", "depth")
+
+
+def plain_table(title: str, *columns: str) -> Table:
+    """An empty table in the style of all of them; names to the left, numbers to the right."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number or column in _NUMBERS else "left")
+    return table
+
 
 def profile_table(profile: HardwareProfile) -> Table:
     """Milliseconds of each part by size, and what a token costs next to plain decoding."""
-    table = Table(title=f"{profile.device} ({profile.origin}), milliseconds", title_justify="left")
-    for heading in ("tokens", "target", "relative", "draft level", "verify"):
-        table.add_column(heading, justify="right")
+    title = f"{profile.device} ({profile.origin}), milliseconds"
+    table = plain_table(title, "tokens", "target", "relative", "draft level", "verify")
     first = profile.target_seconds[0][1]
     draft, verify = dict(profile.draft_seconds), dict(profile.verify_seconds)
     for tokens in sorted({*dict(profile.target_seconds), *draft}):
@@ -27,16 +37,16 @@ def profile_table(profile: HardwareProfile) -> Table:
     return table
 
 
-def rates_table(rates: AcceptanceRates, ranks: int = 8) -> Table:
+def rates_table(rates: AcceptanceRates, ranks: int = 6) -> Table:
     """The first ranks of p by depth, with the error of the first row."""
     columns = min(ranks, len(rates.p[0]))
-    table = Table(title="chance that the child of each rank is the one accepted", title_justify="left")
-    table.add_column("depth", justify="right")
-    for rank in range(columns):
-        table.add_column(f"p_{rank + 1}", justify="right")
-    table.add_column("any", justify="right")
-    if rates.samples:
-        table.add_column("trials", justify="right")
+    headings = [
+        "depth",
+        *(f"p_{rank + 1}" for rank in range(columns)),
+        "any",
+        *["trials"] * bool(rates.samples),
+    ]
+    table = plain_table("chance that the child of each rank is the one accepted", *headings)
     for depth, row in enumerate(rates.p):
         name = f"{depth + 1}+" if depth == len(rates.p) - 1 else str(depth + 1)
         own = [f"{rates.trials[depth]:.0f}"] if rates.samples else []
