@@ -78,12 +78,26 @@ def parse_document(raw: bytes, source: str) -> Document:
 
 
 class Fields:
-    """Checked access to the keys of a mapping read from a file; every complaint names file, key and value."""
+    """Checked access to the keys of a mapping read from a file; every complaint names file, key and value.
 
-    def __init__(self, source: str, data: Any, known: Iterable[str], what: str) -> None:
+    `schema` is what the file has to be (`name/version`); hand-written files may leave it out where it is not
+    `required`. It is checked before the `known` keys, so that a file of another kind is named as that.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        data: Any,
+        known: Iterable[str],
+        what: str,
+        schema: str,
+        *,
+        required: bool = True,
+    ) -> None:
         if not isinstance(data, Mapping):
             raise BadInput(f"{source}: a {what} is a mapping of keys to values, found {_shown(data)}")
         self.source, self.data = source, data
+        self._check_schema(schema, required)
         known = list(known)
         for key in data:
             if key not in known:
@@ -103,8 +117,7 @@ class Fields:
             )
         return self.data[key]
 
-    def schema(self, expected: str, *, required: bool = True) -> None:
-        """Check `schema: name/version`; hand-written files may leave it out where `required` is False."""
+    def _check_schema(self, expected: str, required: bool) -> None:
         found = self.require("schema") if required else self.data.get("schema", expected)
         if found == expected:
             return

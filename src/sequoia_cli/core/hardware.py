@@ -61,8 +61,7 @@ class HardwareProfile:
     @classmethod
     def from_document(cls, document: Document) -> HardwareProfile:
         """Check and read a profile file. Raises `BadInput` naming file, key, value and what is allowed."""
-        fields = Fields(document.source, document.data, _KEYS, "hardware profile")
-        fields.schema(SCHEMA, required=False)
+        fields = Fields(document.source, document.data, _KEYS, "hardware profile", SCHEMA, required=False)
         origin = fields.text("origin", "stated")
         if origin not in ("measured", "modelled", "stated"):
             raise fields.wrong("origin", "'measured', 'modelled' or 'stated'")

@@ -54,8 +54,7 @@ class TreePlan:
     @classmethod
     def from_document(cls, document: Document) -> TreePlan:
         """Check and read a tree file. Raises `BadInput` naming the first wrong node or key."""
-        fields = Fields(document.source, document.data, _KEYS, "tree file")
-        fields.schema(SCHEMA)
+        fields = Fields(document.source, document.data, _KEYS, "tree file", SCHEMA)
         parents = fields.require("parents")
         if not isinstance(parents, list):
             raise fields.wrong("parents", "a list of parent numbers, the root first with -1")

@@ -137,8 +137,7 @@ class AcceptanceRates:
         data, source = document.data, document.source
         if isinstance(data, list):
             return cls(_rows(data, source, "p", by_hand=True))
-        fields = Fields(source, data, _KEYS, "rates file")
-        fields.schema(SCHEMA, required=False)
+        fields = Fields(source, data, _KEYS, "rates file", SCHEMA, required=False)
         rows = _rows(fields.require("p"), source, "p", by_hand="trials" not in data)
         return cls(
             rows,
