@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from sequoia_cli import __version__
 from sequoia_cli.cli.acceptance import acceptance_command
@@ -16,8 +17,35 @@ from sequoia_cli.cli.generate import generate_command
 from sequoia_cli.cli.profile import profile_command
 from sequoia_cli.errors import SequoiaError
 
+
+class _Commands(TyperGroup):
+    """Runs a command and says what went wrong: inside of typer, which would end in its own way first."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for; an error ends in a message and its exit code."""
+        try:
+            return super().invoke(ctx)
+        except SequoiaError as error:
+            _exit(error.exit_code, f"sequoia: {error.message}", error.hint)
+        except KeyboardInterrupt:
+            _exit(130, "sequoia: interrupted")
+        except BrokenPipeError:
+            # The reader has gone, as with `| head`: nothing to report, and nothing more to flush at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _exit(0)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            first = (str(error).strip().splitlines() or [""])[0][:160]
+            hint = "a smaller model, tree or --max-new-tokens needs less"
+            _exit(1, f"sequoia: out of memory: {first}", hint)
+        except OSError as error:
+            _exit(1, f"sequoia: {error.filename or 'file system'}: {error.strerror or error}")
+
+
 app = typer.Typer(
     name="sequoia",
+    cls=_Commands,
     help="Tree-based speculative decoding: measure a machine and a model pair, compile the best tree, "
     "generate text that is distributed exactly as the target's own.",
     epilog="profile → acceptance → compile → generate; each writes a small file that the next one reads.",
@@ -57,23 +85,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal's encoding must not end a run
-    try:
-        app()
-    except SequoiaError as error:
-        _exit(error.exit_code, f"sequoia: {error.message}", error.hint)
-    except KeyboardInterrupt:
-        _exit(130, "sequoia: interrupted")
-    except BrokenPipeError:
-        # The reader has gone, as with `| head`: nothing to report, and nothing more to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _exit(0)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        first = (str(error).strip().splitlines() or [""])[0][:160]
-        _exit(1, f"sequoia: out of memory: {first}", "a smaller model, tree or --max-new-tokens needs less")
-    except OSError as error:
-        _exit(1, f"sequoia: {error.filename or 'file system'}: {error.strerror or error}")
+    app()
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -85,7 +97,7 @@ def _is_out_of_memory(error: Exception) -> bool:
     )
 
 
-def _exit(code: int, *lines: str | None) -> None:
+def _exit(code: int, *lines: str | None) -> NoReturn:
     for line in lines:
         if line:
             print(line, file=sys.stderr)
