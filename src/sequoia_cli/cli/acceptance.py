@@ -90,12 +90,21 @@ def acceptance_command(
     from sequoia_cli.measure.prompts import load_prompts
     from sequoia_cli.measure.session import open_session, packages, plain_name
 
-    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, say)
+    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
     place = Output(output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
     prompts = load_prompts(dataset, limit=limit, column=column)
     session = open_session(
-        target, draft, device=device, dtype=dtype, trust_remote_code=trust_remote_code, announce=say.note
+        target,
+        draft,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        progress=say.shows_progress,
+        announce=say.note,
     )
+    if ranks > session.target.vocabulary:
+        raise BadInput(f"--ranks is {ranks}; the target has {session.target.vocabulary} ids")
+    encoded = [session.encode(prompt, raw=raw) for prompt in prompts.prompts]
     conditions = {
         **session.conditions,
         "temperature": temperature,
@@ -113,7 +122,7 @@ def acceptance_command(
         place.journal, {"measure": "acceptance", **conditions, "ranks": ranks, "depths": depths}
     )
     with journal:
-        samples = _measure(session, prompts.prompts, trials, estimator, raw, seed, journal, say)
+        samples = _measure(session, encoded, trials, estimator, seed, journal, say)
     result = AcceptanceRates.from_samples(samples, conditions, record(context, packages(), say.warnings))
     publish("acceptance", result.to_dict(), place, json, say)
     _show(result, say)
@@ -129,10 +138,9 @@ def _check(estimator: str, limit: int | None, counts: dict[str, int]) -> None:
 
 def _measure(
     session: Any,
-    prompts: Any,
+    prompts: list[list[int]],
     trials: Any,
     estimator: str,
-    raw: bool,
     seed: int,
     journal: Journal,
     say: Commentary,
@@ -142,7 +150,6 @@ def _measure(
     from rich.progress import TextColumn
 
     from sequoia_cli.core.rates import PromptCounts, pooled_rate
-    from sequoia_cli.engine.text import encode_prompt
     from sequoia_cli.measure.acceptance import on_policy, teacher_forced
 
     estimate = on_policy if estimator == "on-policy" else teacher_forced
@@ -155,7 +162,7 @@ def _measure(
             counts = estimate(
                 session.target,
                 session.draft,
-                encode_prompt(session.tokenizer, prompts[index].content, raw=raw),
+                prompts[index],
                 trials,
                 index=index,
                 eos_ids=session.eos_ids,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 
@@ -21,9 +21,10 @@ class Commentary:
     """
 
     def __init__(self, *, quiet: bool = False, progress: bool = True) -> None:
-        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True, emoji=False)
         self.warnings: list[str] = []
-        self._progress = progress and not quiet and self.console.is_terminal
+        #: Whether there are bars, of our own or of a download.
+        self.shows_progress = progress and not quiet and self.console.is_terminal
 
     def note(self, text: str) -> None:
         """Something worth knowing: which default was chosen, what was written."""
@@ -50,8 +51,13 @@ class Commentary:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self.console,
-            disable=not self._progress,
+            disable=not self.shows_progress,
             transient=True,
         )
         with shown:
             yield shown
+
+
+def is_utf8(stream: TextIO) -> bool:
+    """Whether every character can be written to `stream`; elsewhere JSON is written with escapes."""
+    return (stream.encoding or "").lower().replace("-", "") == "utf8"

@@ -54,8 +54,7 @@ def record(context: typer.Context, packages: Mapping[str, str], warnings: list[s
 
 def publish(kind: str | None, data: Mapping[str, Any], place: Output, as_json: bool, say: Commentary) -> None:
     """Write a file, note it as this machine's latest of its `kind` (None: do not), print it if asked to."""
-    text = render(data, "yaml")
-    place.write(text)
+    place.write(render(data, "json" if as_json and place.is_stdout else "yaml"))
     if not place.is_stdout:
         if kind is not None:
             remember_latest(kind, place.path)

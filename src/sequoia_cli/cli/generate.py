@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -76,14 +77,17 @@ def generate_command(
         raise BadInput("--compare runs plain decoding next to speculation; --plain leaves speculation out")
     if any(not text for text in stop or []):
         raise BadInput("--stop is empty; expected a text")
+    if plain and tree is not None:
+        say.note("--plain decodes without speculation: --tree changes nothing")
     plan = None if plain else read_tree(tree, say)
-    asked = read_prompts(prompt, prompts, builtin, column, limit, stdin_taken=tree == "-")
+    stdin_taken = tree == "-" and not plain
+    asked = read_prompts(prompt, prompts, builtin, column, limit, stdin_taken=stdin_taken)
 
     from sequoia_cli.cli.generate_report import document, summary
     from sequoia_cli.measure.run import Run
     from sequoia_cli.measure.session import open_session
 
-    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, say)
+    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
     speculates = plan is not None and plan.tree.size > 1
     session = open_session(
         target,
@@ -91,13 +95,27 @@ def generate_command(
         device=device,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
+        progress=say.shows_progress,
         announce=say.note,
     )
-    run = Run(session, plan, sampling, draft_sampling, seed, max_new_tokens, tuple(stop or ()), raw, compare)
+    run = Run(
+        session,
+        asked,
+        plan,
+        sampling,
+        draft_sampling,
+        seed,
+        max_new_tokens,
+        tuple(stop or ()),
+        raw,
+        compare,
+    )
     if differing := run.unlike_plan():
         what = "; ".join(f"{key} {there}, here {now}" for key, (there, now) in differing.items())
         say.warn(f"the tree was compiled for another setting, so its prediction may not hold: {what}")
-    interrupted = _decode(run, asked, None if json else _print_piece, say)
+    interrupted = _decode(run, None if json else _print_piece, say)
+    if any(text.context_reached for text in run.texts):
+        say.warn("the text ended where the model's context does")
     if json:
         typer.echo(document(run, say.warnings), nl=False)
     for item in summary(run):
@@ -111,21 +129,20 @@ def generate_command(
         )
 
 
-def _decode(run: Run, asked: Any, on_text: Any, say: Commentary) -> bool:
+def _decode(run: Run, on_text: Callable[[str], None] | None, say: Commentary) -> bool:
     """Decode all prompts; returns whether it was interrupted. What is finished stays in `run`."""
-    if run.compare and on_text is not None:
-        on_text = None  # two texts in turn cannot stream to one place; the report shows both speeds
+    show = on_text or (lambda piece: None)
     with say.progress() as bar:
-        task = bar.add_task("prompts", total=len(asked), visible=on_text is None)
+        task = bar.add_task("prompts", total=len(run.prompts), visible=on_text is None)
         try:
-            for prompt in asked:
-                run.decode(prompt, on_text or (lambda piece: None))
-                if on_text is not None:
-                    on_text("\n")
+            for _ in run.prompts:
+                run.decode_next(show)
+                show("\n")
                 bar.advance(task)
         except KeyboardInterrupt:
-            if on_text is not None:
-                on_text("\n")
+            show("\n")
+            done = sum(text.finish is not None for text in run.texts)
+            say.warn(f"interrupted: {done} of {len(run.prompts)} texts are finished")
             return True
     return False
 

@@ -52,6 +52,8 @@ def read_prompts(
     ]
     if len(given) > 1:
         raise BadInput(f"{' and '.join(given)} both give prompts; one is expected")
+    if column is not None and not (source or builtin):
+        raise BadInput("--column names a key of a file, and no --prompts is given")
     reads_stdin = not given or source == "-"
     if stdin_taken and reads_stdin:
         raise BadInput("--tree - reads stdin, so the prompt has to come from --prompt or a file")
@@ -61,7 +63,7 @@ def read_prompts(
         return tuple(Prompt(str(number), text) for number, text in enumerate(texts, 1))[:limit]
     if given:
         return load_prompts(source, limit=limit, column=column).prompts
-    if sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():
         raise BadInput("no prompt", hint='give one with --prompt "...", --prompts FILE, or pipe it in')
     text = sys.stdin.buffer.read().decode("utf-8", errors="surrogateescape").rstrip("\n")
     if not text.strip():

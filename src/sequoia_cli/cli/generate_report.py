@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
+from sequoia_cli.cli.console import is_utf8
+from sequoia_cli.cli.render import plain_table
 from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.tree import ROOT_ONLY
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sequoia_cli.measure.generation import Generation
     from sequoia_cli.measure.prompts import Prompt
     from sequoia_cli.measure.run import Run
@@ -23,8 +26,6 @@ SCHEMA = "sequoia-generation/1"
 
 def document(run: Run, warnings: list[str]) -> str:
     """The one JSON document of the command: the text's keys at the top, or `results` for several prompts."""
-    context = [text for text in run.texts if text.context_reached]
-    warnings = [*warnings, *(["the text ended where the model's context does"] if context else [])]
     total = run.total
     shared: dict[str, Any] = {
         "seed": run.seed,
@@ -39,8 +40,9 @@ def document(run: Run, warnings: list[str]) -> str:
         }
         shared["speedup"] = run.speedup
         shared["first_differences"] = run.first_differences()
-    results = [_result(prompt, text) for prompt, text in zip(run.prompts, run.texts, strict=True)]
-    if len(results) == 1:
+    # An interrupt leaves fewer texts than prompts.
+    results = [_result(prompt, text) for prompt, text in zip(run.prompts, run.texts, strict=False)]
+    if len(run.prompts) == len(results) == 1:
         body = {"schema": SCHEMA, **results[0], **shared}
     else:
         body = {
@@ -50,7 +52,7 @@ def document(run: Run, warnings: list[str]) -> str:
             "speculation": total.to_dict(),
             **shared,
         }
-    return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(body, indent=1, ensure_ascii=not is_utf8(sys.stdout)) + "\n"
 
 
 def _result(prompt: Prompt, text: Generation) -> dict[str, Any]:
@@ -85,9 +87,7 @@ def summary(run: Run) -> Iterator[Table | str]:
     if not total.steps:
         return
     foretold = _predicted(run.plan) or {}
-    table = Table(title=_title(run, total), title_justify="left")
-    for heading in ("", "predicted", "measured"):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = plain_table(_title(run, total), "", "predicted", "measured")
     per_step = total.decode_seconds / total.steps
     rows: list[tuple[str, float | None, float | None, str]] = [
         ("tokens per step", foretold.get("tokens_per_step"), total.mean_acceptance_length, ".2f"),
@@ -106,10 +106,6 @@ def summary(run: Run) -> Iterator[Table | str]:
     yield f"time by stage: {stages}; prefill {total.prefill_seconds:.2f} s beside it"
     if run.compare and len(run.texts) == len(run.plain) > 1:
         yield _comparison(run)
-    for text in run.texts:
-        if text.context_reached:
-            yield "the text ended where the model's context does"
-            break
 
 
 def _title(run: Run, total: Speculation) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,7 +35,9 @@ DraftTemperature = Annotated[
     typer.Option("--draft-temperature", help="Shapes the proposals, never the law of the text."),
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not put prompts through the chat template.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of every prompt's random numbers.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=(1 << 64) - 1, help="Seed of every prompt's random numbers.")
+]
 Output = Annotated[
     str | None, typer.Option("--output", "-o", metavar="PATH|-", help="Where the file goes; - is stdout.")
 ]
@@ -45,22 +48,26 @@ NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar
 
 
 def samplings(
-    temperature: float, top_k: int, top_p: float, draft_temperature: float | None, say: Commentary
+    temperature: float, top_k: int, top_p: float, draft_temperature: float | None, seed: int, say: Commentary
 ) -> tuple[Sampling, Sampling]:
     """The target's and the draft's sampling. Raises `BadInput`; says which options have no effect."""
     from sequoia_cli.engine.decode import default_draft_sampling
     from sequoia_cli.engine.warp import Sampling
 
     sampling = Sampling(temperature, top_k, top_p)
-    if sampling.greedy and (top_k or top_p < 1):
-        say.note("temperature 0 takes the most probable token: --top-k and --top-p change nothing")
-    if draft_temperature is None:
-        return sampling, default_draft_sampling(sampling)
+    shape = 1.0 if draft_temperature is None else draft_temperature
+    # 0 would propose the same tokens always, which is what a greedy target wants and no other.
+    if not (0 < shape < math.inf or (shape == 0 and sampling.greedy)):
+        raise BadInput(f"--draft-temperature is {shape}; expected a number above 0")
     if sampling.greedy:
-        say.note("temperature 0 ranks the draft's tokens: --draft-temperature changes nothing")
+        given = {
+            "--top-k": top_k,
+            "--top-p": top_p < 1,
+            "--draft-temperature": draft_temperature is not None,
+            "--seed": seed,
+        }
+        if idle := [flag for flag, value in given.items() if value]:
+            say.note(f"temperature 0 takes the most probable token: {' and '.join(idle)} change nothing")
+    if sampling.greedy or draft_temperature is None:
         return sampling, default_draft_sampling(sampling)
-    if draft_temperature == 0:
-        raise BadInput(
-            "--draft-temperature 0 would propose the same tokens always; a number above 0 is needed"
-        )
     return sampling, Sampling(draft_temperature)

@@ -72,18 +72,33 @@ def profile_command(
 
     from sequoia_cli.cli.files import publish, record
     from sequoia_cli.core.journal import Journal
-    from sequoia_cli.measure.latency import context_prompt, fit_profile, merge_samples, time_round
+    from sequoia_cli.measure.latency import (
+        context_prompt,
+        fit_profile,
+        largest_context,
+        merge_samples,
+        time_round,
+    )
     from sequoia_cli.measure.session import open_session, packages, plain_name
 
-    pair = options.samplings(temperature, 0, 1.0, None, say)
+    pair = options.samplings(temperature, 0, 1.0, None, 0, say)
     place = Output(output or f"profiles/{plain_name(target)}.yaml", force=force)
     session = open_session(
-        target, draft, device=device, dtype=dtype, trust_remote_code=trust_remote_code, announce=say.note
+        target,
+        draft,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        progress=say.shows_progress,
+        announce=say.note,
     )
     assert session.draft is not None
+    if context > (most := largest_context(session.target, session.draft)):
+        raise BadInput(f"--context is {context}; these models leave room for {most} tokens before the tree")
     conditions = {**session.conditions, "context": context, "temperature": temperature}
     journal = Journal(place.journal, {"measure": "profile", **conditions, "sizes": sizes})
     prompt = context_prompt(session.tokenizer, context)
+    session.check_prompt(prompt)
     with journal, say.progress() as bar:
         done = _resumed(journal, repeats, say)
         task = bar.add_task("timing", total=repeats * len(sizes), completed=done * len(sizes))
@@ -106,12 +121,15 @@ def profile_command(
 
 
 def _sizes(text: str) -> list[int]:
+    from sequoia_cli.compiler.tables import MAX_SIZE
+
     try:
         sizes = {int(part) for part in text.split(",")}
     except ValueError:
         raise BadInput(f"--tokens is '{text}'; expected whole numbers with commas, such as 1,2,4,8") from None
-    if min(sizes) < 1:
-        raise BadInput(f"--tokens has {min(sizes)}; a tree has at least 1 node")
+    for size in (min(sizes), max(sizes)):
+        if not 1 <= size <= MAX_SIZE:
+            raise BadInput(f"--tokens has {size}; trees of 1 to {MAX_SIZE} nodes can be timed")
     return sorted(sizes | {1})  # plain decoding is what every tree is compared with
 
 

@@ -17,7 +17,8 @@ from sequoia_cli.measure.statistics import Speculation
 
 @dataclass
 class Generation:
-    """A finished text. `finish` is `stop` or `length`; `context_reached` tells a full context from a budget.
+    """A text. `finish` is `stop` or `length`, None until it is finished; `context_reached` tells a full
+    context from a budget.
 
     `seconds` is wall time from prompt to end; `first_token_seconds` to the end of the first step.
     """
@@ -25,7 +26,7 @@ class Generation:
     prompt_tokens: int
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
-    finish: str = LENGTH
+    finish: str | None = None
     context_reached: bool = False
     seconds: float = 0.0
     first_token_seconds: float | None = None
@@ -52,7 +53,7 @@ def generate(
     result = result if result is not None else Generation(len(prompt))
     stream = TextStream(tokenizer, stop)
     generator = torch.Generator().manual_seed(seed)
-    began = time.perf_counter()
+    began, ended = time.perf_counter(), False
     for step in decoder.decode(prompt, max_new_tokens, eos_ids=eos_ids, generator=generator):
         before = len(result.token_ids)
         result.token_ids += step.tokens
@@ -65,12 +66,11 @@ def generate(
         result.first_token_seconds = result.first_token_seconds or result.seconds
         if stream.stopped:
             break
-        if step.finish:
-            result.finish = STOP if step.finish == STOP else LENGTH
-            result.context_reached = step.finish == CONTEXT
+        ended = step.finish == STOP
+        result.context_reached = step.finish == CONTEXT
     on_text(stream.finish())
     if stream.stopped:
-        result.finish = STOP
         result.token_ids = result.token_ids[: stream.token_count]
     result.text = stream.text
+    result.finish = STOP if ended or stream.stopped else LENGTH
     return result

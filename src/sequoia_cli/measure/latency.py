@@ -44,6 +44,11 @@ def timing_tree(size: int) -> TokenTree:
     return TokenTree((-1, *[0] * (size - 1 - second), *range(1, second + 1)))
 
 
+def largest_context(target: LanguageModel, draft: Draft) -> int:
+    """Most tokens that may stand before a tree: behind them, a warm-up step and another one fit whole."""
+    return min(target.context_limit, draft.context_limit) + 1 - 2 * timing_tree(3).depth
+
+
 def context_prompt(tokenizer: Any, tokens: int) -> list[int]:
     """`tokens` ids of ordinary text to stand before the tree: the built-in prompts, over and over."""
     ids: list[int] = []

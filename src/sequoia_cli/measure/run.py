@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.tree import ROOT_ONLY
 from sequoia_cli.engine.decode import Decoder
-from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.engine.warp import Sampling
-from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.generation import Generation, generate
 from sequoia_cli.measure.prompts import Prompt
 from sequoia_cli.measure.session import Session
@@ -20,9 +18,13 @@ from sequoia_cli.measure.statistics import Speculation
 
 @dataclass
 class Run:
-    """All texts of one command, in the order of their prompts; `plain` has the plain ones to compare with."""
+    """All texts of one command, in the order of their prompts; `plain` has the plain ones to compare with.
+
+    Every prompt is encoded before any is decoded. Raises `BadInput` for one that cannot be.
+    """
 
     session: Session
+    prompts: Sequence[Prompt]
     plan: TreePlan | None
     sampling: Sampling
     draft_sampling: Sampling
@@ -31,7 +33,6 @@ class Run:
     stop: tuple[str, ...]
     raw: bool
     compare: bool
-    prompts: list[Prompt] = field(default_factory=list)
     texts: list[Generation] = field(default_factory=list)
     plain: list[Generation] = field(default_factory=list)
 
@@ -39,21 +40,17 @@ class Run:
         session, tree = self.session, self.plan.tree if self.plan else ROOT_ONLY
         self._decoder = Decoder(session.target, session.draft, tree, self.sampling, self.draft_sampling)
         self._plain_decoder = Decoder(session.target, sampling=self.sampling)
+        self._ids = [session.encode(prompt, raw=self.raw) for prompt in self.prompts]
 
-    def decode(self, prompt: Prompt, on_text: Callable[[str], None]) -> None:
-        """Decode one prompt, and plainly too where that is asked for: by turns first or second."""
-        try:
-            ids = encode_prompt(self.session.tokenizer, prompt.content, raw=self.raw)
-        except BadInput as error:
-            raise BadInput(f"prompt {prompt.id}: {error.message}", error.hint) from None
-        text = Generation(len(ids))
-        self.prompts.append(prompt)
-        self.texts.append(text)
-        first = len(self.texts) % 2
-        if self.compare and first:
+    def decode_next(self, on_text: Callable[[str], None]) -> None:
+        """Decode the next prompt, and plainly too where that is asked for: by turns first or second."""
+        ids = self._ids[len(self.texts)]
+        plain_first = len(self.texts) % 2 == 0
+        if self.compare and plain_first:
             self.plain.append(self._generate(self._plain_decoder, ids))
-        self._generate(self._decoder, ids, on_text, text)
-        if self.compare and not first:
+        self.texts.append(Generation(len(ids)))
+        self._generate(self._decoder, ids, on_text, self.texts[-1])
+        if self.compare and not plain_first:
             self.plain.append(self._generate(self._plain_decoder, ids))
 
     def _generate(
@@ -97,7 +94,7 @@ class Run:
             return {}
         found = {}
         for prompt, text, plain in zip(self.prompts, self.texts, self.plain, strict=False):
-            if text.token_ids != plain.token_ids:
+            if text.finish is not None and text.token_ids != plain.token_ids:
                 pairs = zip(text.token_ids, plain.token_ids, strict=False)
                 place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
                 found[prompt.id] = min(len(text.token_ids), len(plain.token_ids)) if place is None else place
@@ -105,7 +102,8 @@ class Run:
 
     def wrong_texts(self) -> list[str]:
         """Prompts whose greedy text differs where rounding is no excuse."""
-        return list(self.first_differences()) if self.session.conditions["dtype"] == "float32" else []
+        exact = self.session.conditions["dtype"] in ("float32", "float64")
+        return list(self.first_differences()) if exact else []
 
     def unlike_plan(self) -> dict[str, tuple[Any, Any]]:
         """Conditions that the tree was compiled for and that differ here: name -> (there, here)."""

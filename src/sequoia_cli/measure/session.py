@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.utils import disable_progress_bars
 
 from sequoia_cli import __version__
 from sequoia_cli.engine.devices import parse_device, parse_dtype
@@ -19,6 +20,9 @@ from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention
+from sequoia_cli.engine.text import encode_prompt
+from sequoia_cli.errors import BadInput
+from sequoia_cli.measure.prompts import Prompt
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,27 @@ class Session:
             **packages(),
         }
 
+    def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
+        """The ids of a prompt. Raises `BadInput` naming the prompt where the target cannot take it."""
+        try:
+            ids = encode_prompt(self.tokenizer, prompt.content, raw=raw)
+            self.check_prompt(ids)
+        except BadInput as error:
+            raise BadInput(f"prompt {prompt.id}: {error.message}", error.hint) from None
+        return ids
+
+    def check_prompt(self, ids: Sequence[int]) -> None:
+        """Raise `BadInput` for ids that the target has no embedding for, or more than its context holds."""
+        if len(ids) > self.target.context_limit:
+            raise BadInput(
+                f"it has {len(ids)} tokens, and the target's context ends at {self.target.context_limit}"
+            )
+        if (largest := max(ids)) >= self.target.vocabulary:
+            raise BadInput(
+                f"its token {self.tokenizer.convert_ids_to_tokens(largest)!r} has id {largest}, "
+                f"and the target has {self.target.vocabulary} ids: its tokenizer does not belong to it"
+            )
+
 
 def open_session(
     target: str,
@@ -50,9 +75,12 @@ def open_session(
     device: str,
     dtype: str,
     trust_remote_code: bool,
+    progress: bool = False,
     announce: Callable[[str], None] = lambda line: None,
 ) -> Session:
     """Load and test the models; `announce` is told what takes long and what was found out.
+
+    `progress` lets downloads show their bars.
 
     Raises `BadInput` or `SequoiaError` saying which model, and why.
     """
@@ -60,6 +88,8 @@ def open_session(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    if not progress:
+        disable_progress_bars()
     place = parse_device(device)
     width = parse_dtype(dtype, place)
     options: dict[str, Any] = {
