@@ -1,13 +1,11 @@
 """`sequoia compile` as a user meets it: streams, files, exit codes, and one clear line for each mistake."""
 
-import io
+import functools
 import json
-import sys
 
 import pytest
 import yaml
 
-from sequoia_cli.cli.app import main
 from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.paths import latest, remember_latest, shipped
 from sequoia_cli.core.plan import TreePlan
@@ -17,30 +15,10 @@ STEEP = {"target_seconds": [[1, 1.0], [64, 64.0]], "draft_seconds": [[1, 0.3], [
 RISING = {"target_seconds": [[1, 1.0], [64, 10.5]], "draft_seconds": [[1, 0.01], [64, 0.01]]}
 
 
-@pytest.fixture(autouse=True)
-def empty_place(tmp_path, monkeypatch):
-    """An empty current directory, and a cache in which nothing was measured."""
-    monkeypatch.setenv("SEQUOIA_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "work"
-
-
 @pytest.fixture
-def sequoia(capsys, monkeypatch):
+def sequoia(run):
     """Run `sequoia compile` with these arguments: exit code, stdout, stderr."""
-
-    def run(*arguments, stdin=None):
-        monkeypatch.setattr(sys, "argv", ["sequoia", "compile", *arguments])
-        if stdin is not None:
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return end.value.code or 0, out, err
-
-    return run
+    return functools.partial(run, "compile")
 
 
 @pytest.fixture
