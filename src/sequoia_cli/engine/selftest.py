@@ -28,7 +28,7 @@ def check_tree_attention(model: LanguageModel, name: str) -> float:
     tree mask, explicit positions or this cache: linear attention, positions from the row number, and so on.
     """
     try:
-        error = _worst_error(model)
+        error = _worst_error(model, name)
     except BadInput:
         raise
     except Exception as failure:  # whatever a model does with arguments it was not made for
@@ -50,7 +50,7 @@ def _refusal(model: LanguageModel, name: str, why: str) -> BadInput:
     )
 
 
-def _worst_error(model: LanguageModel) -> float:
+def _worst_error(model: LanguageModel, name: str) -> float:
     ids = torch.Generator().manual_seed(0)
     count = _PREFIX + _TREE.size + 1
     tokens = torch.randint(0, model.vocabulary, (count,), generator=ids).to(model.device)
@@ -61,7 +61,7 @@ def _worst_error(model: LanguageModel) -> float:
 
     model.prefill(prefix, cache)
     if cache.length != _PREFIX:
-        raise _refusal(model, "self-test", "it does not keep its keys and values in the cache it is given")
+        raise _refusal(model, name, "it does not keep its keys and values in the cache it is given")
     positions = (_PREFIX + layout.node_depths).to(model.device)
     tree_logits = model.forward(nodes, positions, cache, masks).logits
     cache.keep(_PREFIX, _ACCEPTED)
