@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from sequoia_cli.core.rates import PromptCounts
+from sequoia_cli.core.rates import PromptCounts, Rows
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.decode import Decoder, pick_children
 from sequoia_cli.engine.draft import Draft
+from sequoia_cli.engine.draw import draw
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.verify import Trial
@@ -65,99 +67,111 @@ def teacher_forced(
     eos_ids: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> PromptCounts:
-    """Let the target write the text, then ask at each of its tokens for the chance of each rank.
+    """Write a text token by token, asking at each of them for the chance of each rank.
 
-    The chances are exact given the children drawn, where the on-policy estimator tosses a coin; every token
-    is asked, and every depth comes from the same pass (see `weigh`).
+    The chances are exact given the children drawn, where the on-policy estimator tosses a coin; a target
+    forward is over one token, and every depth comes from the same pass (see `weigh`).
     """
-    plain = Decoder(target, sampling=trials.sampling)
-    text = [
-        token
-        for step in plain.decode(prompt, trials.new_tokens, eos_ids=eos_ids, generator=generator)
-        for token in step.tokens
-    ]
-    chances = chances_along(target, draft, prompt, text, trials, generator)
-    weights, accepted = weigh(chances, trials.depths)
+    weights, accepted = weigh(places_along(target, draft, prompt, trials, eos_ids, generator), trials)
     return PromptCounts(index, weights, accepted)
 
 
-def chances_along(
+@dataclass(frozen=True)
+class Place:
+    """What was found where one token of a text was to come.
+
+    `chances` has for each rank the chance that its child is the one accepted, `hit` whether one was.
+    """
+
+    chances: tuple[float, ...]
+    hit: bool
+
+
+def places_along(
     target: LanguageModel,
     draft: Draft,
     prompt: Sequence[int],
-    text: Sequence[int],
     trials: Trials,
+    eos_ids: Sequence[int] = (),
     generator: torch.Generator | None = None,
-) -> list[list[float]]:
-    """For each token of `text`, the chance of each rank that its child is the one accepted there."""
-    prompt_ids = torch.tensor(list(prompt), device=target.device)
-    text_ids = torch.tensor(list(text), device=target.device)
-    capacity = len(prompt) + len(text) + trials.ranks + 1
-    greedy = trials.sampling.greedy
-    reads = draft.reads_hidden
-    # A greedy target's choices are the text itself; a second forward would only round differently.
-    cache = target.new_cache(capacity)
-    hidden = target.prefill(prompt_ids[:-1], cache, hidden=reads) if reads or not greedy else None
-    draft.start(prompt_ids, capacity, hidden)
-    laws: Tensor | None = None
-    states: Tensor | None = None
-    if reads or not greedy:
-        inputs = torch.cat((prompt_ids[-1:], text_ids[:-1]))
-        positions = torch.arange(len(prompt) - 1, len(prompt) - 1 + len(text), device=target.device)
-        laws, states = target.forward(inputs, positions, cache, None, hidden=reads)
+) -> list[Place]:
+    """The places of a text that a step with a one-level tree could begin at, in order.
 
-    star = Layout(TokenTree((-1, *[0] * trials.ranks)))
-    rows = []
-    for place, token in enumerate(text):
-        root = torch.tensor([text[place - 1] if place else prompt[-1]], device=target.device)
-        probs = draft.expand(star, 0, root, trials.draft_sampling)
-        noise = torch.rand(1, trials.ranks, generator=generator, dtype=torch.float64)
-        drawn, probs = pick_children(probs, (trials.ranks,), noise, target.vocabulary, greedy=greedy)
+    Each token is the one that verification of the children gives, so the text is the target's own, and a
+    token comes with the hit that it goes with: which tokens are hit has a say in what is hit next.
+    """
+    star = TokenTree((-1, *[0] * trials.ranks))
+    decoder = Decoder(target, draft, star, trials.sampling, trials.draft_sampling)
+    list(decoder.decode(prompt, 0))  # checks the prompt
+    # A step of two layers has room at all tokens but the last, of the text or of either context.
+    context = min(target.context_limit, draft.context_limit)
+    count = min(trials.new_tokens - 1, context - len(prompt))
+    if count < 1:
+        return []
+    prompt_ids = torch.tensor(list(prompt), device=target.device)
+    capacity = len(prompt) + trials.new_tokens + star.size
+    cache = target.new_cache(capacity)
+    reads, greedy = draft.reads_hidden, trials.sampling.greedy
+    draft.start(prompt_ids, capacity, target.prefill(prompt_ids[:-1], cache, hidden=reads))
+    layout, token = Layout(star), prompt[-1]
+    places = []
+    for _ in range(count):
+        root = torch.tensor([token], device=target.device)
+        position = torch.tensor([cache.length], device=target.device)
+        output = target.forward(root, position, cache, None, hidden=reads)
+        law = probabilities(output.logits[0], trials.sampling)
+        noise = torch.rand(trials.ranks + 2, generator=generator, dtype=torch.float64)
+        drawn, probs = pick_children(
+            draft.expand(layout, 0, root, trials.draft_sampling),
+            (trials.ranks,),
+            noise[None, 2:],
+            target.vocabulary,
+            greedy=greedy,
+        )
         children = drawn[0].tolist()
         if greedy:
-            rows.append([1.0 if child == token else 0.0 for child in children])
+            token = int(law.argmax())
+            place = Place(tuple(float(child == token) for child in children), token in children)
         else:
-            assert laws is not None
-            law = probabilities(laws[place], trials.sampling)
-            rows.append(_chances(law, probs[0], children))
-        draft.commit(star, (0,), (token,), None if states is None else states[place : place + 1])
-    return rows
+            place, token = _verified(law, probs[0], children, *noise[:2].tolist())
+        places.append(place)
+        if token in eos_ids:
+            break
+        draft.commit(layout, (0,), (token,), output.hidden)
+    return places
 
 
-def _chances(target: Tensor, draft: Tensor, children: Sequence[int]) -> list[float]:
-    """The chance of each child, in the order drawn, that it is the one accepted."""
+def _verified(
+    target: Tensor, draft: Tensor, children: Sequence[int], coin: float, uniform: float
+) -> tuple[Place, int]:
+    """The chances of the children, in the order drawn, and the token that verification gives."""
     trial, left, chances = Trial(target, draft), 1.0, []
-    for token in children:
-        chance = trial.chance(token) if left > 0 else 0.0
+    for child in children:
+        chance = trial.chance(child) if left > 0 else 0.0
         chances.append(left * chance)
         left *= 1 - chance
-        trial.reject(token)
-    return chances
+        trial.reject(child)
+    for child, reached in zip(children, accumulate(chances), strict=True):
+        if coin < reached:
+            return Place(tuple(chances), True), child
+    return Place(tuple(chances), False), draw(trial.residual(), uniform)
 
 
-def weigh(
-    chances: Sequence[Sequence[float]], depths: int
-) -> tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]:
-    """Expected trials by depth, and acceptances by depth and rank, of steps along one text.
+def weigh(places: Sequence[Place], trials: Trials) -> tuple[tuple[float, ...], Rows]:
+    """Trials by depth, and expected acceptances by depth and rank, of the steps along one text.
 
     Not every token begins a step: behind an accepted child the bonus token follows, and the next step begins
-    behind that, so places where the draft does badly begin more steps than their share. Weighing each place
-    by its chance to begin a step of a one-level tree gives what the on-policy estimator would see. A trial at
-    depth d is then the d-th place behind such a beginning, reached if all places between were accepted.
+    behind that, so places where the draft does badly begin more steps than their share. A trial at depth d is
+    the d-th place behind such a beginning, reached if all places between were hits.
     """
-    length = len(chances)
-    begins = [0.0] * (length + 2)
-    if length:
-        begins[0] = 1.0
-    hits = [sum(row) for row in chances]
-    for place in range(length):
-        begins[place + 1] += begins[place] * (1 - hits[place])
-        begins[place + 2] += begins[place] * hits[place]
-    reached = begins[:length]
+    reached, place = [0.0] * len(places), 0
+    while place < len(places):
+        reached[place] = 1.0
+        place += 2 if places[place].hit else 1
     weights, accepted = [], []
-    for _ in range(depths):
+    for _ in range(trials.depths):
         weights.append(sum(reached))
-        columns = zip(*chances, strict=True)
-        accepted.append(tuple(sum(w * c for w, c in zip(reached, column, strict=True)) for column in columns))
-        reached = [0.0, *(weight * hit for weight, hit in zip(reached, hits, strict=True))][:length]
+        rows = [place.chances for place, weight in zip(places, reached, strict=True) if weight]
+        accepted.append(tuple(sum(row[rank] for row in rows) for rank in range(trials.ranks)))
+        reached = [0.0, *(w * place.hit for w, place in zip(reached, places, strict=True))][: len(places)]
     return tuple(weights), tuple(accepted)

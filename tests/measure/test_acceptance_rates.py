@@ -1,0 +1,188 @@
+"""The two estimators of acceptance rates: what each counts, exactly, and that they agree."""
+
+import math
+import random
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from models import near, tiny_model
+from scripted import ScriptedDraft, ScriptedTarget, counting_up, ranking
+from sequoia_cli.core.rates import AcceptanceRates
+from sequoia_cli.engine.draft import IndependentDraft
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.errors import BadInput
+from sequoia_cli.measure.acceptance import Place, Trials, on_policy, teacher_forced, weigh
+
+BOTH = pytest.mark.parametrize("estimate", [on_policy, teacher_forced])
+
+
+def trials(temperature=0.0, ranks=2, depths=1, new_tokens=32) -> Trials:
+    sampling = Sampling(temperature)
+    return Trials(sampling, Sampling(temperature or 1.0), ranks, depths, new_tokens)
+
+
+def seeded(seed=0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def tiny_pair(scale=0.02):
+    target = tiny_model("llama")
+    draft = near(target, scale) if scale else target
+    return LanguageModel(target), IndependentDraft(LanguageModel(draft), 64)
+
+
+def prompts(count):
+    rng = random.Random(0)
+    return [[rng.randrange(64) for _ in range(rng.randrange(3, 9))] for _ in range(count)]
+
+
+# --- what is a trial
+
+
+def scripted(places, estimate, *, eos=(), new_tokens=40, limits=(1000, 1000)):
+    """Counts of one text that counts up, with a draft that ranks the right token at `places`."""
+    target = ScriptedTarget(counting_up(12), limits[0])
+    draft = ScriptedDraft(ranking(12, places, 2), limits[1])
+    counts = estimate(target, draft, [0], trials(new_tokens=new_tokens), eos_ids=eos)
+    return counts.trials[0], counts.accepted[0]
+
+
+@BOTH
+def test_a_rate_is_the_share_of_all_trials_and_the_bonus_token_is_no_acceptance(estimate):
+    # Steps begin at 0 (rank 1, bonus 2), 2 (rank 2, bonus 4), 4 (none), 5 (rank 1, bonus 7 = end of text).
+    places = [0, None, 1, None, None, 0]
+    assert scripted(places, estimate, eos=(7,)) == (4, (2, 1))
+
+
+@BOTH
+def test_an_end_of_text_inside_a_step_counts_the_accepted_child_and_nothing_behind_it(estimate):
+    assert scripted([0, 0, 0], estimate, eos=(1,)) == (1, (1, 0))  # the bonus token is dropped
+    assert scripted([None, 0, 0], estimate, eos=(1,)) == (1, (0, 0))
+
+
+@BOTH
+@pytest.mark.parametrize(("new_tokens", "expected"), [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)])
+def test_a_step_that_the_budget_cuts_is_no_trial(estimate, new_tokens, expected):
+    assert scripted([0] * 12, estimate, new_tokens=new_tokens) == (expected, (expected, 0))
+
+
+@BOTH
+@pytest.mark.parametrize(("limit", "expected"), [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)])
+def test_a_step_that_either_context_cuts_is_no_trial(estimate, limit, expected):
+    for limits in ((limit, 1000), (1000, limit)):
+        # The draft's end is not the text's, but there is nothing to accept behind it.
+        assert scripted([0] * 12, estimate, limits=limits) == (expected, (expected, 0))
+
+
+@BOTH
+def test_a_prompt_beyond_the_drafts_context_has_no_trials(estimate):
+    target = tiny_model("gpt2", n_positions=64)
+    draft = IndependentDraft(LanguageModel(tiny_model("gpt2", n_positions=8)), 64)
+    assert estimate(LanguageModel(target), draft, [1] * 9, trials()).trials == (0,)
+
+
+@BOTH
+def test_a_prompt_that_cannot_be_decoded_is_refused(estimate):
+    target, draft = ScriptedTarget(counting_up(5), 4), ScriptedDraft(counting_up(5))
+    with pytest.raises(BadInput, match="no tokens"):
+        estimate(target, draft, [], trials())
+    with pytest.raises(BadInput, match="5 tokens; the context ends at 4"):
+        estimate(target, draft, [0] * 5, trials())
+
+
+@BOTH
+def test_a_text_too_short_for_a_trial_leaves_no_rates(estimate):
+    counts = estimate(*tiny_pair(), [1, 2], trials(new_tokens=1))
+    with pytest.raises(BadInput, match="no acceptance trials"):
+        AcceptanceRates.from_samples([counts], {})
+
+
+# --- weighing
+
+
+def test_steps_and_depths_along_a_text_are_weighed_as_by_hand():
+    hit, miss = Place((0.5, 0.25), True), Place((0.25, 0.0), False)
+    # Steps begin at 0, 2, 3 and 5; behind the hits at 0 and 3 comes a trial of the second depth, at 1 and 4;
+    # behind the hit at 1 one of the third depth, at 2. That at 5 has no place behind it.
+    weights, accepted = weigh([hit, hit, miss, hit, miss, hit], trials(depths=4))
+    assert weights == (4, 2, 1, 0)
+    assert accepted == ((1.75, 0.75), (0.75, 0.25), (0.25, 0.0), (0, 0))
+
+
+def test_an_empty_text_and_one_token_are_weighed():
+    assert weigh([], trials(depths=2)) == ((0, 0), ((0, 0), (0, 0)))
+    assert weigh([Place((0.5, 0.1), True)], trials(depths=2)) == ((1, 0), ((0.5, 0.1), (0, 0)))
+
+
+def test_depths_beyond_the_first_count_runs_of_hits():
+    target = ScriptedTarget(counting_up(12))
+    draft = ScriptedDraft(ranking(12, [0, 1, None, 0, 0, 0], 2))
+    counts = teacher_forced(target, draft, [0], trials(depths=3), eos_ids=(6,))
+    # Steps at 0 (hit, hit, miss), 2 (miss), 3 (hit, hit, hit) and 5 (hit, then the text ends).
+    assert counts.trials == (4, 2, 2)
+    assert counts.accepted == ((3, 0), (1, 1), (1, 0))
+
+
+# --- one against the other
+
+
+def test_for_a_greedy_target_both_count_the_very_same_trials():
+    target, draft = tiny_pair()
+    seen = 0
+    for prompt in prompts(12):
+        for new_tokens in (2, 3, 17, 18):
+            counts = [
+                estimate(target, draft, prompt, trials(ranks=4, new_tokens=new_tokens), eos_ids=(7, 11))
+                for estimate in (on_policy, teacher_forced)
+            ]
+            assert counts[0] == counts[1]
+            seen += sum(counts[0].accepted[0][1:])
+    assert seen > 0  # ranks behind the first as well
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])
+def test_a_draft_equal_to_the_target_is_accepted_at_every_trial_of_every_depth(temperature):
+    target, draft = tiny_pair(0)
+    for index, prompt in enumerate(prompts(4)):
+        options = trials(temperature, depths=3, new_tokens=25)
+        counts = teacher_forced(target, draft, prompt, options, index=index, generator=seeded())
+        assert counts.trials == (12, 12, 11) and counts.prompt == index
+        assert counts.accepted[0][0] == pytest.approx(12, rel=1e-4)
+        assert [sum(row) for row in counts.accepted] == pytest.approx(counts.trials, rel=1e-4)
+        counts = on_policy(target, draft, prompt, options, index=index, generator=seeded())
+        assert (counts.prompt, counts.trials, counts.accepted) == (index, (12,), ((12, 0),))
+
+
+def errors_apart(first, second) -> list[float]:
+    """The difference of two runs' rates in standard errors, by rank."""
+    errors = map(math.hypot, first.standard_errors(), second.standard_errors())
+    return [abs(a - b) / error for a, b, error in zip(first.p[0], second.p[0], errors, strict=True)]
+
+
+@cache
+def measured(estimate, first_seed) -> AcceptanceRates:
+    pair, options = tiny_pair(0.05), trials(0.8, ranks=3, new_tokens=20)
+    counts = [
+        estimate(*pair, prompt, options, generator=seeded(first_seed + number))
+        for number, prompt in enumerate(prompts(60))
+    ]
+    return AcceptanceRates.from_samples(counts, {})
+
+
+def test_for_a_sampled_target_both_agree_within_their_errors():
+    """Fixed seeds; 3 ranks at 4 standard errors: a right program fails for one choice of seeds in 5,000."""
+    coin, exact = measured(on_policy, 1000), measured(teacher_forced, 2000)
+    assert max(errors_apart(coin, exact)) < 4
+    assert exact.standard_errors()[0] < coin.standard_errors()[0] < 0.03
+    assert 0.2 < coin.p[0][0] < 0.8 and coin.p[0][1] > 0.03
+
+
+def test_the_comparison_sees_rates_conditional_on_the_ranks_before():
+    coin, exact = measured(on_policy, 1000), measured(teacher_forced, 2000)
+    first, second, third = exact.p[0]
+    conditional = (first, second / (1 - first), third / (1 - first - second))
+    assert max(errors_apart(coin, replace(exact, p=(conditional,)))) > 4
