@@ -166,7 +166,12 @@ class Fields:
 
 def is_number(value: Any) -> bool:
     """Whether `value` is a finite number (booleans are not)."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def _shown(value: Any) -> str:
@@ -188,11 +193,11 @@ class Output:
         self._force = force
         if self.is_stdout:
             return
-        if self.path.is_dir():
-            raise BadInput(f"{self.path} is a directory; a file name is expected")
-        if self.path.exists() and not force and not allow_same:
-            raise self._exists()
         try:
+            if self.path.is_dir():
+                raise BadInput(f"{self.path} is a directory; a file name is expected")
+            if self.path.exists() and not force and not allow_same:
+                raise self._exists()
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.partial.open("ab").close()
             if self.partial.stat().st_size == 0:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from sequoia_cli.core.artifact import write_atomically
 from sequoia_cli.errors import SequoiaError
 
 
@@ -24,13 +26,12 @@ class Journal:
             return
         header = json.loads(json.dumps(conditions))
         self.entries = _read(path, header)
+        # Written anew, so that a line cut off by a kill does not stay in the middle of the file.
+        write_atomically(path, "".join(map(_line, (header, *self.entries))))
         try:
-            # Written anew, so that a line cut off by a kill does not stay in the middle of the file.
-            self._file = path.open("w", encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise SequoiaError(f"{path} could not be written: {error.strerror}") from None
-        for line in (header, *self.entries):
-            self._write(line)
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Keep one more finished piece."""
@@ -43,16 +44,21 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         """Let go of the file; what is in it stays."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # every line was flushed: a failure was told of there
+                self._file.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self._file is None:
             return
         try:
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(_line(line))
             self._file.flush()
         except OSError as error:
             raise SequoiaError(f"{self._file.name} could not be written: {error.strerror}") from None
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry) + "\n"
 
 
 def _read(path: Path, header: dict[str, Any]) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ class TreePlan:
             tree,
             _prediction(fields),
             fields.mapping("inputs"),
-            tuple(fields.data.get("runners_up") or ()),
+            _runners_up(fields),
             {k: fields.data[k] for k in RECORD_KEYS if k in fields.data},
         )
 
@@ -88,6 +88,13 @@ class TreePlan:
             data["runners_up"] = [dict(entry) for entry in self.runners_up]
         data["parents"] = list(self.tree.parents)
         return data
+
+
+def _runners_up(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+    listed = fields.data.get("runners_up") or []
+    if not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed):
+        raise fields.wrong("runners_up", "a list of mappings")
+    return tuple(listed)
 
 
 def _prediction(fields: Fields) -> Prediction | None:

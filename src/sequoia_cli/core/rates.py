@@ -42,8 +42,8 @@ class PromptCounts:
         """Read what `to_entry` gave. Raises `TypeError`, `KeyError` or `ValueError` for anything else."""
         return cls(
             int(entry["prompt"]),
-            tuple(map(float, entry["trials"])),
-            tuple(tuple(map(float, row)) for row in entry["accepted"]),
+            tuple(map(_count, entry["trials"])),
+            tuple(tuple(map(_count, row)) for row in entry["accepted"]),
         )
 
     def to_entry(self) -> dict[str, Any]:
@@ -191,6 +191,12 @@ def _ratio(accepted: Sequence[float], trials: float) -> tuple[float, ...]:
     return tuple(count / trials for count in accepted)
 
 
+def _count(value: Any) -> float:
+    if not is_number(value) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return float(value)
+
+
 def _short(value: float) -> float | int:
     """Counts stay whole numbers in the file; expectations keep four decimals."""
     return int(value) if float(value).is_integer() else round(value, 4)
@@ -231,11 +237,12 @@ def _rows(value: Any, source: str, key: str, *, by_hand: bool) -> Rows:
 def _samples(fields: Fields) -> tuple[PromptCounts, ...]:
     """Per-prompt counts, or the file's totals as one sample where it has only those."""
     data = fields.data
-    listed = data.get("samples")
+    listed, name = data.get("samples"), "'samples' entry {}"
     if listed is None:
         if "trials" not in data or "accepted" not in data:
             return ()
         # By hand, one depth may be written without the outer list.
+        name = "'trials' and 'accepted'"
         trials, accepted = data["trials"], data["accepted"]
         flat = not isinstance(trials, list)
         listed = [
@@ -249,17 +256,17 @@ def _samples(fields: Fields) -> tuple[PromptCounts, ...]:
         raise fields.wrong("samples", "a list of per-prompt counts")
     samples: list[PromptCounts] = []
     for index, entry in enumerate(listed):
-        where = f"{fields.source}: 'samples' entry {index + 1}"
+        where = f"{fields.source}: {name.format(index + 1)}"
         try:
             sample = PromptCounts.from_entry(entry)
         except (TypeError, KeyError, ValueError, IndexError):
             raise BadInput(
-                f"{where} is not a mapping with prompt, trials by depth and accepted by depth and rank"
+                f"{where}: counts from 0 up are expected, trials by depth and accepted by depth and rank"
             ) from None
         shape = [len(row) for row in sample.accepted]
-        if len(shape) != len(sample.trials) or (
-            samples and shape != [len(row) for row in samples[0].accepted]
-        ):
+        if len(shape) != len(sample.trials) or len(set(shape)) != 1 or 0 in shape:
+            raise BadInput(f"{where}: one row of accepted per depth of trials is expected, each of all ranks")
+        if samples and shape != [len(row) for row in samples[0].accepted]:
             raise BadInput(f"{where} does not have the same depths and ranks as the others")
         if any(
             sum(row) > count * (1 + 1e-3) + 1e-3

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sequoia_cli.engine.decode import Decoder
-from sequoia_cli.engine.step import CONTEXT, LENGTH, STOP
+from sequoia_cli.engine.step import CONTEXT, LENGTH, STOP, Step
 from sequoia_cli.engine.text import TextStream
 from sequoia_cli.measure.statistics import Speculation
 
@@ -53,24 +53,28 @@ def generate(
     result = result if result is not None else Generation(len(prompt))
     stream = TextStream(tokenizer, stop)
     generator = torch.Generator().manual_seed(seed)
+    steps: list[Step] = []
     began, ended = time.perf_counter(), False
     for step in decoder.decode(prompt, max_new_tokens, eos_ids=eos_ids, generator=generator):
-        before = len(result.token_ids)
+        steps.append(step)
         result.token_ids += step.tokens
-        on_text(stream.push(step.tokens))
-        if stream.stopped:
-            result.token_ids = result.token_ids[: stream.token_count]
-        result.speculation.add(step, len(result.token_ids) - before)
+        result.speculation.add(step)
+        piece = stream.push(step.tokens)
         result.text = stream.text
         result.seconds = time.perf_counter() - began
         result.first_token_seconds = result.first_token_seconds or result.seconds
+        on_text(piece)
         if stream.stopped:
             break
         ended = step.finish == STOP
         result.context_reached = step.finish == CONTEXT
-    on_text(stream.finish())
+    piece = stream.finish()
     if stream.stopped:
+        # The stop may have been complete some tokens, or even steps, before that was certain.
         result.token_ids = result.token_ids[: stream.token_count]
+        result.speculation = Speculation.of(steps, stream.token_count)
+        result.context_reached = False
     result.text = stream.text
+    on_text(piece)
     result.finish = STOP if ended or stream.stopped else LENGTH
     return result

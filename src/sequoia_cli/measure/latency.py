@@ -19,6 +19,7 @@ from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.step import Step
 from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import load_prompts
 
 #: Seconds of each timed part: part -> tokens, width or size -> samples.
@@ -70,7 +71,10 @@ def time_steps(decoder: Decoder, prompt: Sequence[int], steps: int, generator: t
         run = decoder.decode(prompt, (steps + 2) * depth, generator=generator)
         fresh = [step for step in itertools.islice(run, 1, steps + 1 - len(counted)) if step.depth == depth]
         if not fresh:
-            raise ValueError("the prompt leaves no room in the context for a step of the whole tree")
+            raise BadInput(
+                f"a context of {len(prompt)} tokens leaves no room for a tree of {depth} layers after a step",
+                hint="give a smaller --context",
+            )
         counted += fresh
     return counted
 

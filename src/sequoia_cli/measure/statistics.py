@@ -12,7 +12,7 @@ STAGES = ("draft", "target", "verify", "other")
 
 @dataclass
 class Speculation:
-    """Totals over decoding steps. Add steps with `add`, other totals with `merge`."""
+    """Totals over decoding steps. `add` takes a step, `total` sums up texts."""
 
     steps: int = 0
     tokens: int = 0
@@ -24,7 +24,7 @@ class Speculation:
     prefill_seconds: float = 0.0
 
     def add(self, step: Step, kept: int | None = None) -> None:
-        """Count a step; `kept` is how many of its tokens count, where a stop string cut it short."""
+        """Count a step; `kept` is how many of its tokens count, where not all do."""
         tokens = len(step.tokens) if kept is None else kept
         accepted = min(len(step.ranks), tokens)
         self.steps += 1
@@ -38,6 +38,14 @@ class Speculation:
         for stage in STAGES:
             self.seconds[stage] += step.seconds[stage]
         self.prefill_seconds += step.seconds.get("prefill", 0.0)
+
+    @classmethod
+    def of(cls, steps: Iterable[Step], tokens: int) -> Speculation:
+        """The totals of a text's steps, of whose tokens the first `tokens` count."""
+        whole = cls()
+        for step in steps:
+            whole.add(step, min(len(step.tokens), tokens - whole.tokens))
+        return whole
 
     @classmethod
     def total(cls, parts: Iterable[Speculation]) -> Speculation:
