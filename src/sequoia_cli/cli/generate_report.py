@@ -104,8 +104,8 @@ def summary(run: Run) -> Iterator[Table | str]:
         f"{stage} {seconds / total.decode_seconds:.0%}" for stage, seconds in total.seconds.items()
     )
     yield f"time by stage: {stages}; prefill {total.prefill_seconds:.2f} s beside it"
-    if run.compare and len(run.texts) == len(run.plain) > 1:
-        yield _comparison(run)
+    if len(run.texts) == len(run.plain) and (line := _comparison(run)):
+        yield line
 
 
 def _title(run: Run, total: Speculation) -> str:

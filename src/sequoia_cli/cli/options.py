@@ -67,7 +67,7 @@ def samplings(
             "--seed": seed,
         }
         if idle := [flag for flag, value in given.items() if value]:
-            say.note(f"temperature 0 takes the most probable token: {' and '.join(idle)} change nothing")
+            say.note(f"temperature 0 takes the most probable token; without effect: {', '.join(idle)}")
     if sampling.greedy or draft_temperature is None:
         return sampling, default_draft_sampling(sampling)
     return sampling, Sampling(draft_temperature)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.utils import disable_progress_bars
 
 from sequoia_cli import __version__
 from sequoia_cli.engine.devices import parse_device, parse_dtype
@@ -86,10 +85,9 @@ def open_session(
     """
     # Both libraries tell in their own words what the loader says in ours.
     transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     if not progress:
-        disable_progress_bars()
+        transformers.logging.disable_progress_bar()  # and, with its own, those of downloads from the hub
     place = parse_device(device)
     width = parse_dtype(dtype, place)
     options: dict[str, Any] = {
