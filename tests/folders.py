@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from models import tiny_model, tiny_tokenizer
 from sequoia_cli.engine.load import load_pair, load_target
@@ -47,3 +48,17 @@ def pair(target: str, draft: str, **options: Any):
 def alone(target: str, **options: Any):
     """`load_target` in float32 on the CPU."""
     return load_target(target, **{**CPU, **options})
+
+
+def own_greedy(folder: str, prompt: str, count: int) -> tuple[list[int], list[int]]:
+    """Ids of the prompt, and of the continuation that the model's own greedy `generate` gives."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    if tokenizer.chat_template:
+        ids = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
+        )
+    else:
+        ids = tokenizer(prompt)["input_ids"]
+    with torch.no_grad():
+        out = model.generate(torch.tensor([ids]), max_new_tokens=count, do_sample=False, pad_token_id=0)
+    return ids, out[0, len(ids) :].tolist()

@@ -5,27 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
+from folders import own_greedy
 from sequoia_cli.core.paths import remember_latest
 
 SHORT = ("-p", "Hello", "-n", "12")
 TEXT = "Hello there, it's a fine day!"
-
-
-def own_greedy(folder, prompt, count):
-    """The target's own greedy continuation."""
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
-    if tokenizer.chat_template:
-        ids = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
-        )
-    else:
-        ids = tokenizer(prompt)["input_ids"]
-    with torch.no_grad():
-        out = model.generate(torch.tensor([ids]), max_new_tokens=count, do_sample=False, pad_token_id=0)
-    return ids, out[0, len(ids) :].tolist()
 
 
 # --- streams

@@ -1,0 +1,172 @@
+"""What `sequoia generate` writes: the target's own text, as long as asked for, whatever tree and draft do."""
+
+import json
+import shutil
+
+import pytest
+
+from folders import edit_json, own_greedy
+
+TEXT = "Hello there, it's a fine day!"
+PROMPT = ("-p", TEXT)
+
+
+@pytest.fixture(scope="module")
+def greedy(models):
+    """The first 40 ids of the target's own greedy text."""
+    return own_greedy(models["target"], TEXT, 40)[1]
+
+
+# --- greedy
+
+
+@pytest.mark.parametrize("draft", ["draft", "target", "wide", "short"])
+def test_greedy_text_with_a_tree_is_the_targets_own_id_for_id(document, models, greedy, draft):
+    assert document(*PROMPT, "-n", "40", "--draft", models[draft])["token_ids"] == greedy
+
+
+def test_plain_decoding_gives_the_same_ids_and_loads_no_draft(document, greedy):
+    found = document(*PROMPT, "-n", "40", "--plain", "--draft", "no-such-draft")
+    assert found["token_ids"] == greedy
+    assert found["speculation"]["mean_acceptance_length"] == 1
+    assert found["speculation"]["acceptance_rate"] is None
+
+
+def test_a_target_with_more_padding_than_its_draft_decodes_as_it_does_alone(generate, models):
+    options = (*PROMPT, "-n", "40", "--target", models["wide"], "--draft", models["target"], "--json")
+    _, out, err = generate(*options)
+    assert json.loads(out)["token_ids"] == own_greedy(models["wide"], TEXT, 40)[1]
+    assert "vocabulary rows" in err
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+@pytest.mark.parametrize("draft", ["draft", "target"])
+def test_exactly_as_many_tokens_as_asked_for_are_written(document, models, greedy, count, draft):
+    found = document(*PROMPT, "-n", count, "--draft", models[draft])
+    assert (found["token_ids"], found["finish_reason"]) == (greedy[:count], "length")
+    assert found["speculation"]["steps"] <= count
+
+
+# --- where a text ends
+
+
+@pytest.mark.parametrize("stop", ["he", "ethe", "Is", "IsHe"])
+@pytest.mark.parametrize("draft", ["draft", "target"])
+def test_nothing_of_a_stop_string_or_behind_it_is_written(generate, document, models, stop, draft):
+    prompt = ("-p", "Hello there, it's", "--draft", models[draft], "-n", "12")
+    whole = document(*prompt)
+    cut = document(*prompt, "--stop", "never", "--stop", stop)
+    assert cut["text"] == whole["text"][: whole["text"].index(stop)]
+    assert cut["finish_reason"] == "stop"
+    assert cut["token_ids"] == whole["token_ids"][: len(cut["token_ids"])]
+    assert generate(*prompt, "--stop", stop)[1] == cut["text"] + "\n"
+    assert document(*prompt, "--plain", "--stop", stop)["token_ids"] == cut["token_ids"]
+    # The budget runs out with the very token that completes the stop string.
+    capped = document(*prompt, "--stop", stop, "-n", len(cut["token_ids"]))
+    assert (capped["text"], capped["finish_reason"]) == (cut["text"], "stop")
+
+
+def test_each_of_several_end_of_text_ids_of_the_target_ends_it(document, models, greedy, tmp_path):
+    shutil.copytree(models["target"], tmp_path / "ends")
+    for place in (3, 9):
+        end = next(token for token in greedy[place:] if token not in greedy[:place])
+        edit_json(tmp_path / "ends" / "generation_config.json", eos_token_id=[299, 298, end])
+        found = document(*PROMPT, "-n", "40", "--target", tmp_path / "ends", "--draft", models["target"])
+        assert found["token_ids"] == greedy[: greedy.index(end) + 1]
+        assert found["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("draft", ["draft", "short"])
+def test_a_text_that_fills_the_targets_context_ends_there_with_a_warning(generate, models, draft):
+    options = ("-p", "Hello", "--target", models["short"], "--draft", models[draft], "--json")
+    code, out, err = generate(*options, "-n", "64")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["finish_reason"], found["prompt_tokens"] + len(found["token_ids"])) == ("length", 33)
+    assert found["token_ids"] == own_greedy(models["short"], "Hello", len(found["token_ids"]))[1]
+    assert found["warnings"] == ["the text ended where the model's context does"]
+    assert "warning: the text ended where the model's context does" in err
+    assert json.loads(generate(*options, "-n", "5")[1])["warnings"] == []
+
+
+# --- sampling
+
+
+def test_a_seed_gives_the_same_text_again_and_another_seed_another(document):
+    sampled = (*PROMPT, "-n", "20", "-T", "1", "--seed")
+    first = document(*sampled, "17")
+    assert first["seed"] == 17
+    assert document(*sampled, "17")["token_ids"] == first["token_ids"]
+    assert document(*sampled, "18")["token_ids"] != first["token_ids"]
+    assert len(document(*sampled, str(2**64 - 1))["token_ids"]) == 20
+
+
+def test_a_prompts_text_does_not_depend_on_the_prompt_before_it(document):
+    sampled = ("-n", "20", "-T", "1", "--seed", "5")
+    both = document(*sampled, "-p", "Hello", *PROMPT)
+    assert both["results"][1]["token_ids"] == document(*sampled, *PROMPT)["token_ids"]
+
+
+def test_a_tiny_temperature_is_greedy(document, greedy):
+    assert document(*PROMPT, "-n", "40", "-T", "1e-6")["token_ids"] == greedy
+
+
+def test_the_draft_temperature_is_the_drafts_alone(document, greedy):
+    assert document(*PROMPT, "-n", "40", "-T", "1e-6", "--draft-temperature", "5")["token_ids"] == greedy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--top-k", "5"], "temperature 0 takes the most probable token; without effect: --top-k\n"),
+        (["--top-p", "0.9", "--seed", "3"], "without effect: --top-p, --seed\n"),
+        (["--draft-temperature", "0.5"], "without effect: --draft-temperature\n"),
+        (["--draft-temperature", "0"], "without effect: --draft-temperature\n"),
+        (["--plain"], "--plain decodes without speculation: --tree changes nothing"),
+    ],
+)
+def test_options_without_effect_are_noted_once(generate, arguments, line):
+    code, _, err = generate("-p", "Hello", "-n", "3", *arguments)
+    assert code == 0
+    assert err.count(line) == 1
+
+
+# --- compared with plain decoding
+
+
+def test_compare_reports_both_speeds_and_that_the_texts_are_equal(generate, document):
+    options = ("-p", "Hello", *PROMPT, "-n", "12", "--compare")
+    found = document(*options)
+    assert found["plain"]["tokens_per_second"] > 0
+    assert found["speedup"] == found["tokens_per_second"] / found["plain"]["tokens_per_second"]
+    assert found["first_differences"] == {}
+    code, out, err = generate(*options)
+    assert (code, out) == (0, "".join(result["text"] + "\n" for result in found["results"]))
+    assert "tokens/s, plain decoding" in err
+    assert "2 of 2 texts equal plain decoding's id for id" in err
+
+
+def test_compare_of_one_prompt_says_that_its_texts_are_equal(generate):
+    assert "1 of 1 texts equal plain decoding's id for id" in generate(*PROMPT, "-n", "5", "--compare")[2]
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float32", 3), ("bfloat16", 0)])
+def test_a_greedy_text_unlike_the_plain_one_fails_the_check_in_float32(
+    generate, monkeypatch, dtype, expected
+):
+    from dataclasses import replace
+
+    from sequoia_cli.engine import decode
+
+    right = decode.verify_greedy
+
+    def wrong(tree, *arguments):
+        return replace(right(tree, *arguments), **({"next_token": 5} if tree.size > 1 else {}))
+
+    monkeypatch.setattr(decode, "verify_greedy", wrong)
+    code, out, err = generate(*PROMPT, "-n", "12", "--compare", "--dtype", dtype, "--json")
+    assert code == expected
+    assert len(json.loads(out)["token_ids"]) == 12
+    assert list(json.loads(out)["first_differences"]) == ["1"]
+    assert ("greedy text differs from plain decoding in float32, for prompt 1" in err) == (code == 3)
+    assert "0 of 1 texts equal plain decoding's" in err

@@ -1,0 +1,218 @@
+"""Interrupts, closed pipes, narrow encodings: what is finished is kept, and nobody sees a traceback."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import huggingface_hub.utils
+import pytest
+import torch
+import transformers
+
+from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.measure import session
+
+PROMPTS = ("-n", "30", "-p", "Hello", "-p", "fine day")
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Ctrl-C at the third step of the second text."""
+    decode, texts = Decoder.decode, []
+
+    def interrupting(self, *arguments, **options):
+        texts.append(self)
+        for number, step in enumerate(decode(self, *arguments, **options)):
+            if (len(texts), number) == (2, 3):
+                raise KeyboardInterrupt
+            yield step
+
+    monkeypatch.setattr(Decoder, "decode", interrupting)
+
+
+@pytest.fixture
+def command(pair, trees):
+    """The words of a generate that streams for long, for a process of its own."""
+    return [sys.executable, "-m", "sequoia_cli", "generate", *pair, "--tree", trees["tree"]]
+
+
+# --- interrupts
+
+
+def test_an_interrupted_run_keeps_its_text_and_ends_it_with_a_newline(
+    generate, document, monkeypatch, request
+):
+    whole = [result["text"] for result in document(*PROMPTS)["results"]]
+    request.getfixturevalue("interrupted")
+    code, out, err = generate(*PROMPTS)
+    assert code == 130
+    first, second, nothing = out.split("\n")
+    assert (first, nothing) == (whole[0], "")
+    assert second
+    assert whole[1].startswith(second)
+    assert "warning: interrupted: 1 of 2 texts are finished" in err
+    assert err.endswith("sequoia: interrupted\n")
+
+
+def test_an_interrupted_run_still_prints_one_json_document_that_says_what_is_unfinished(
+    generate, interrupted
+):
+    code, out, _ = generate(*PROMPTS, "--json")
+    assert code == 130
+    found = json.loads(out)
+    first, second = found["results"]
+    assert (first["finish_reason"], len(first["token_ids"])) == ("length", 30)
+    assert second["finish_reason"] is None
+    assert 0 < len(second["token_ids"]) < 30
+    assert found["warnings"] == ["interrupted: 1 of 2 texts are finished"]
+
+
+def test_an_interrupted_comparison_reports_on_finished_texts_alone(generate, interrupted):
+    code, out, _ = generate("-n", "30", "-p", "Hello", "--compare", "--json")
+    assert code == 130
+    found = json.loads(out)
+    assert (found["finish_reason"], found["first_differences"]) == (None, {})
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_an_interrupt_while_models_load_leaves_nothing_on_stdout(generate, monkeypatch, flags):
+    def interrupting(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "open_session", interrupting)
+    assert generate(*PROMPTS, *flags) == (130, "", "sequoia: interrupted\n")
+
+
+def test_a_signal_ends_a_process_as_an_interrupt_does(command, models, tmp_path):
+    from models import tiny_model
+
+    long = tmp_path / "long"
+    tiny_model("llama", 300, max_position_embeddings=20000).save_pretrained(long)
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(models["target"]).save_pretrained(long)
+    process = subprocess.Popen(
+        [*command, "--target", str(long), "-p", "Hello", "-n", "19000"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    begun = process.stdout.read(8)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (begun + out).endswith(b"\n")
+    assert b"Traceback" not in err
+    assert err.endswith(b"sequoia: interrupted\n")
+
+
+# --- what stdout and stdin may be
+
+
+def test_a_reader_that_goes_away_is_no_error(command):
+    process = subprocess.Popen(
+        [*command, "-p", "Hello", "-n", "200", "--quiet"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.read(1)
+    process.stdout.close()
+    err = process.stderr.read()
+    assert (process.wait(timeout=60), err) == (0, b"")
+    process.stderr.close()
+
+
+def test_no_stdin_at_all_is_no_prompt(generate, monkeypatch):
+    from sequoia_cli.cli import generate_inputs
+
+    class Closed:
+        stdin, stdout = None, sys.stdout
+
+    monkeypatch.setattr(generate_inputs, "sys", Closed)
+    code, out, err = generate()
+    assert (code, out) == (2, "")
+    assert "no prompt" in err
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_text_beyond_the_terminals_encoding_ends_nothing(generate, document, monkeypatch, flags):
+    options = ("-p", "日本語 🦄 naïve", "-n", "60", "-T", "1", "--raw")
+    expected = document(*options)["text"]
+    assert not expected.isascii()
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", narrow)
+        assert generate(*options, *flags)[0] == 0
+    narrow.flush()
+    out = narrow.buffer.getvalue().decode("cp1252")
+    if flags:
+        assert json.loads(out)["text"] == expected  # escaped, not replaced
+    else:
+        assert out == expected.encode("cp1252", "replace").decode("cp1252") + "\n"
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_help_and_errors_can_be_printed_in_a_narrow_encoding(encoding):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    for arguments, code in ((["--help"], 0), (["compile", "--budget", "none"], 2), (["généré"], 2)):
+        words = [sys.executable, "-m", "sequoia_cli", *arguments]
+        done = subprocess.run(words, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
+        assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
+
+
+# --- usage errors and downloads
+
+
+@pytest.mark.parametrize("command", ["profile", "acceptance", "compile", "generate"])
+@pytest.mark.parametrize(
+    ("arguments", "line"), [(["--no-such"], "No such option"), (["extra"], "unexpected extra argument")]
+)
+def test_a_usage_error_says_what_is_wrong_and_ends_with_2(run, command, arguments, line):
+    code, out, err = run(command, *arguments)
+    assert (code, out) == (2, "")
+    assert line in err
+
+
+def test_a_command_that_does_not_exist_is_a_usage_error(run):
+    code, out, err = run("generat")
+    assert (code, out) == (2, "")
+    assert "No such command 'generat'" in err
+
+
+@pytest.mark.parametrize(("progress", "disabled"), [(False, True), (True, False)])
+def test_downloads_show_bars_only_where_the_command_does(pair, monkeypatch, progress, disabled):
+    transformers.logging.enable_progress_bar()
+    try:
+        session.open_session(
+            pair[1], None, device="cpu", dtype="float32", trust_remote_code=False, progress=progress
+        )
+        assert huggingface_hub.utils.are_progress_bars_disabled() == disabled
+    finally:
+        transformers.logging.enable_progress_bar()
+
+
+@pytest.mark.parametrize("flags", [["--quiet"], ["--no-progress"], []])
+def test_there_are_no_bars_where_there_is_no_terminal_or_they_are_not_wanted(generate, monkeypatch, flags):
+    asked = []
+
+    def opening(*arguments, progress, **options):
+        asked.append(progress)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "open_session", opening)
+    generate(*PROMPTS, *flags)
+    assert asked == [False]
+
+
+def test_out_of_memory_is_one_line(generate, monkeypatch):
+    def full(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
+
+    monkeypatch.setattr(Decoder, "decode", full)
+    code, _, err = generate(*PROMPTS)
+    assert code == 1
+    assert "sequoia: out of memory: CUDA out of memory. Tried to allocate 9 GiB\n" in err
