@@ -1,0 +1,209 @@
+"""AcceptanceRates: reading rates and counts, every mistake named, and adding runs up."""
+
+import pytest
+
+from sequoia_cli.core.artifact import Document, parse_document, render
+from sequoia_cli.core.rates import AcceptanceRates, PromptCounts, pooled_rate
+from sequoia_cli.errors import BadInput
+
+CONDITIONS = {
+    "target": "big",
+    "temperature": 0.6,
+    "seed": 0,
+    "dataset": {"name": "chat", "digest": "sha256:1"},
+}
+
+
+def read(data):
+    return AcceptanceRates.from_document(Document("rates.yaml", data, ""))
+
+
+def one(trials, *accepted, prompt=0):
+    """Counts of one prompt at one depth."""
+    return PromptCounts(prompt, (trials,), (tuple(accepted),))
+
+
+def depths(*counts):
+    return PromptCounts(0, counts, tuple((count / 2, count / 10) for count in counts))
+
+
+def measured(*samples, **changes):
+    return AcceptanceRates.from_samples(samples, CONDITIONS | changes)
+
+
+# --- reading
+
+
+def test_a_plain_list_is_one_row_for_all_depths():
+    assert read([0.6, 0.2, 0.1]).p == ((0.6, 0.2, 0.1),)
+    assert read([1.0]).p == ((1.0,),)
+    assert read([0, 0.0]).p == ((0.0, 0.0),)
+    assert read([0.63, 0.11]).samples == ()
+
+
+def test_a_list_of_lists_is_a_row_per_depth():
+    rows = [[0.6, 0.2], [0.5, 0.3, 0.1], [0.4]]
+    assert read(rows).p == read({"p": rows}).p == tuple(map(tuple, rows))
+
+
+@pytest.mark.parametrize(
+    ("rates", "complaint"),
+    [
+        ([], r"'p' is \[\]; expected a list of rates by child rank"),
+        ("0.5", "'p' is '0.5'; expected a list of rates"),
+        ({"0.5": 1}, "expected a list of rates"),
+        ([0.5, float("nan")], "'p', rank 2, is nan; expected a number from 0 to 1"),
+        ([0.5, -0.1], "'p', rank 2, is -0.1; expected a number from 0 to 1"),
+        ([1.5], "'p', rank 1, is 1.5"),
+        ([10**400], "'p', rank 1, is 1000"),
+        ([0.5, "0.1"], "'p', rank 2, is '0.1'"),
+        ([True], "'p', rank 1, is True"),
+        ([0.5, None], "'p', rank 2, is None"),
+        ([0.5, [0.1]], r"'p', rank 2, is \[0.1\]"),
+        ([0.9, 0.4], "'p' sums to 1.3000; marginal rates sum to at most 1"),
+        ([[0.5, 0.2], 0.5], "'p' row 2 is 0.5; expected a list of rates"),
+        ([[0.5, 0.2], []], r"'p' row 2 is \[\]; expected a list of rates"),
+        ([[0.5, 0.2], [0.5, 2]], "'p' row 2, rank 2, is 2"),
+        ([[0.5], [0.8, 0.3]], "'p' row 2 sums to 1.1000"),
+    ],
+)
+def test_rates_that_are_none_are_named_by_row_and_rank(rates, complaint):
+    with pytest.raises(BadInput, match=complaint) as error:
+        read({"p": rates})
+    assert error.value.message.startswith("rates.yaml: ")
+
+
+def test_a_sum_above_one_by_rounding_alone_is_accepted():
+    assert read([0.7, 0.30005]).p[0][1] == 0.30005
+    with pytest.raises(BadInput, match="sums to") as error:
+        read([0.7, 0.3002])
+    assert "conditional" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("rates", "ends", "hint"),
+    [
+        ([0.0, 0.6, 0.2, 0.1, 0.1], True, "drop the first and the last entry"),
+        ([0.0, 0.6, 0.2, 0.1], False, "drop the first entry"),
+    ],
+)
+def test_the_padded_layout_of_published_vectors_is_recognised_by_hand_only(rates, ends, hint):
+    for data in (rates, {"p": rates}, [[0.5, 0.1, 0.1], rates]):
+        with pytest.raises(BadInput, match="begins with 0") as error:
+            read(data)
+        assert error.value.hint == hint
+        assert ("sums to 1" in error.value.message) == ends
+    counts = {"trials": 100, "accepted": [100 * rate for rate in rates]}
+    assert read({"p": rates} | counts).p == (tuple(rates),)  # counts vouch for the layout
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"acepted": [5]}, "unknown key 'acepted' in a rates file; did you mean 'accepted'"),
+        ({"schema": "sequoia-rates/99"}, "schema sequoia-rates/99 is not known"),
+        ({"conditions": [1]}, "'conditions' is .* expected a mapping"),
+        ({"samples": 5}, "'samples' is 5; expected a list of per-prompt counts"),
+        ({"samples": [5]}, "'samples' entry 1: counts from 0 up are expected"),
+        ({"samples": [{"prompt": 0, "trials": [5]}]}, "'samples' entry 1: counts"),
+        ({"trials": -5, "accepted": [0]}, "'trials' and 'accepted': counts from 0 up"),
+        ({"trials": "55", "accepted": [1]}, "'trials' and 'accepted': counts from 0 up"),
+        ({"trials": ["5"], "accepted": [[1]]}, "'trials' and 'accepted': counts from 0 up"),
+        ({"trials": float("nan"), "accepted": [1]}, "'trials' and 'accepted': counts from 0 up"),
+        ({"trials": 5, "accepted": [-1]}, "'trials' and 'accepted': counts from 0 up"),
+        ({"trials": 5, "accepted": ["1"]}, "'trials' and 'accepted': counts from 0 up"),
+        ({"trials": [5], "accepted": [1]}, "'trials' and 'accepted': counts from 0 up"),
+        ({"trials": 5, "accepted": [4, 2]}, "'trials' and 'accepted' has more acceptances than trials"),
+        ({"trials": [5, 5], "accepted": [[4, 1], [4, 2]]}, "has more acceptances than trials"),
+        ({"trials": [5, 5], "accepted": [[1, 1]]}, "one row of accepted per depth"),
+        ({"trials": [5, 5], "accepted": [[1, 1], [1]]}, "one row of accepted per depth"),
+        ({"trials": [], "accepted": []}, "one row of accepted per depth"),
+        ({"trials": 5, "accepted": []}, "one row of accepted per depth"),
+    ],
+)
+def test_a_wrong_key_or_count_is_named(changes, complaint):
+    with pytest.raises(BadInput, match=complaint):
+        read({"p": [0.5]} | changes)
+
+
+def test_prompts_of_different_shapes_are_refused_by_entry():
+    samples = [one(5, 1, 1).to_entry(), one(5, 1, 1, prompt=1).to_entry(), one(5, 1, prompt=2).to_entry()]
+    with pytest.raises(BadInput, match="'samples' entry 3 does not have the same depths and ranks"):
+        read({"p": [0.5], "samples": samples})
+
+
+def test_a_missing_p_is_named():
+    with pytest.raises(BadInput, match="key 'p' is missing; found trials"):
+        read({"trials": 5})
+
+
+def test_counts_may_be_written_by_rank_or_by_depth():
+    assert read({"p": [0.5], "trials": 10, "accepted": [5, 2]}).samples == (one(10, 5, 2),)
+    rates = read({"p": [0.5], "trials": [10, 5], "accepted": [[5, 2], [3, 1]]})
+    assert (rates.trials, rates.accepted) == ((10, 5), ((5, 2), (3, 1)))
+    assert read({"p": [0.5], "trials": 10}).samples == ()
+
+
+# --- files
+
+
+@pytest.mark.parametrize("style", ["json", "yaml"])
+def test_rates_come_back_from_their_file_as_they_were(style):
+    samples = (depths(800, 500), PromptCounts(1, (20, 0), ((12.5, 3.25), (0, 0))))
+    rates = AcceptanceRates.from_samples(samples, CONDITIONS, {"command": "sequoia acceptance"})
+    text = render(rates.to_dict(), style)
+    again = AcceptanceRates.from_document(parse_document(text.encode(), "x"))
+    assert (again.samples, again.conditions, again.record) == (rates.samples, rates.conditions, rates.record)
+    assert [list(row) for row in again.p] == [pytest.approx(row, abs=1e-6) for row in rates.p]
+    assert render(again.to_dict(), style) == text
+
+
+def test_the_file_has_totals_errors_and_whole_numbers_as_such():
+    data = measured(one(10, 5, 1), one(10, 6, 1.23456)).to_dict()
+    assert (data["schema"], data["trials"], data["accepted"]) == ("sequoia-rates/1", [20], [[11, 2.2346]])
+    assert data["p"] == [[0.55, 0.111728]]
+    assert len(data["standard_error"]) == 2
+    assert isinstance(data["trials"][0], int)
+    assert "trials" not in AcceptanceRates(((0.5,),)).to_dict()
+
+
+# --- adding up
+
+
+def test_merged_runs_are_as_if_measured_in_one():
+    first = measured(one(300, 150, 30), one(100, 90, 10, prompt=1))
+    second = measured(one(200, 20, 20), seed=1)
+    both = first.merged(second)
+    assert (both.trials, both.accepted, both.p) == ((600,), ((260, 60),), ((260 / 600, 60 / 600),))
+    assert [sample.prompt for sample in both.samples] == [0, 1, 2]
+    assert [sample.trials[0] for sample in both.samples] == [300, 100, 200]
+    assert both.standard_errors()[0] == pytest.approx(pooled_rate([*first.samples, *second.samples], 0)[1])
+    assert both.conditions == CONDITIONS | {"seed": [0, 1]}
+
+
+def test_merging_three_runs_keeps_the_names_of_all_datasets():
+    chat, code, maths = ({"name": name, "digest": name} for name in ("chat", "code", "maths"))
+    runs = [measured(one(10, 5), dataset=dataset) for dataset in (chat, code, maths)]
+    assert runs[0].merged(runs[1]).merged(runs[2]).conditions["dataset"] == [chat, code, maths]
+    assert runs[0].merged(runs[1].merged(runs[2])).conditions["dataset"] == [chat, code, maths]
+    again = measured(one(10, 5), dataset=chat, seed=1)
+    assert runs[0].merged(again).conditions["dataset"] == chat
+
+
+def test_runs_of_different_things_are_refused_by_the_first_condition_that_differs():
+    first = measured(one(10, 5, 1))
+    with pytest.raises(BadInput, match=r"do not add up: 'temperature' is 0\.6 and 0\.8"):
+        first.merged(measured(one(10, 5, 1), temperature=0.8))
+    with pytest.raises(BadInput, match="'draft' is None and 'small'"):
+        first.merged(measured(one(10, 5, 1), draft="small"))
+    with pytest.raises(BadInput, match="different depths or ranks"):
+        first.merged(measured(one(10, 5)))
+    with pytest.raises(BadInput, match="different depths or ranks"):
+        first.merged(measured(depths(10, 5)))
+
+
+def test_rates_without_counts_cannot_be_merged():
+    with pytest.raises(BadInput, match="the first rates file has no counts"):
+        read([0.5]).merged(measured(one(10, 5)))
+    with pytest.raises(BadInput, match="the second rates file has no counts"):
+        measured(one(10, 5)).merged(read([0.5]))
