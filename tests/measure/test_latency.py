@@ -1,0 +1,211 @@
+"""Timing by the decoding loop: exact under a clock of our own, and a fit that never falls."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import tiny_tokenizers as tiny
+from scripted import ScriptedDraft, ScriptedTarget, counting_up, ranking
+from sequoia_cli.core.tree import ROOT_ONLY
+from sequoia_cli.engine import step
+from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.errors import BadInput
+from sequoia_cli.measure.latency import (
+    PARTS,
+    STEPS,
+    context_prompt,
+    fit_profile,
+    fitted,
+    merge_samples,
+    sort_samples,
+    spread,
+    time_round,
+    time_steps,
+    timing_tree,
+)
+
+GREEDY = (Sampling(), Sampling(1.0))
+SIZES = (1, 2, 3, 8, 17, 24)
+
+
+class Clock:
+    """Seconds that pass only where a model says so; the first call of each size takes half a second more."""
+
+    def __init__(self):
+        self.now = 0.0
+        self._met = set()
+
+    def pass_by(self, part, seconds, size=0):
+        self.now += seconds + 0.5 * ((part, size) not in self._met)
+        self._met.add((part, size))
+
+
+class TimedTarget(ScriptedTarget):
+    """5 ms and 0.1 ms per token a forward; 2 ms to commit a path."""
+
+    def __init__(self, clock, context_limit=1000):
+        super().__init__(counting_up(40), context_limit)
+        self.clock = clock
+
+    def new_cache(self, capacity):
+        cache = super().new_cache(capacity)
+        keep = cache.keep
+
+        def timed(prefix, path):
+            self.clock.now += 0.002
+            keep(prefix, path)
+
+        cache.keep = timed
+        return cache
+
+    def prefill(self, tokens, cache, *, hidden=False):
+        self.clock.now += 3.0
+        super().prefill(tokens, cache)
+
+    def forward(self, tokens, positions, cache, masks, *, hidden=False):
+        self.clock.pass_by("target", 0.005 + 0.0001 * len(tokens), len(tokens))
+        return super().forward(tokens, positions, cache, masks)
+
+
+class TimedDraft(ScriptedDraft):
+    """1 ms and 0.2 ms per node a level."""
+
+    def __init__(self, clock, places=(), context_limit=1000):
+        super().__init__(ranking(40, places, 24), context_limit)
+        self.clock = clock
+
+    def expand(self, layout, level, tokens, sampling):
+        self.clock.pass_by("draft", 0.001 + 0.0002 * len(tokens), len(tokens))
+        return super().expand(layout, level, tokens, sampling)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(step, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    return clock
+
+
+# --- what is timed
+
+
+@pytest.mark.parametrize("places", [(), (0,) * 40], ids=["nothing accepted", "all accepted"])
+def test_the_medians_are_the_models_own_and_first_calls_and_prefills_are_left_out(clock, places):
+    target, draft = TimedTarget(clock), TimedDraft(clock, places)
+    rounds = [time_round(target, draft, SIZES, [0, 1, 2], number, GREEDY) for number in range(3)]
+    samples = merge_samples(rounds)
+    assert {size: len(seconds) for size, seconds in samples["target"].items()} == dict.fromkeys(
+        SIZES, 3 * STEPS
+    )
+    for size, seconds in samples["target"].items():
+        assert seconds == pytest.approx([0.005 + 0.0001 * size] * len(seconds), abs=1e-9)
+    assert list(samples["draft"]) == [1, 3, 8, 11]
+    for width, seconds in samples["draft"].items():
+        assert seconds == pytest.approx([0.001 + 0.0002 * width] * len(seconds), abs=1e-9)
+    for seconds in samples["verify"].values():
+        assert seconds == pytest.approx([0.002] * len(seconds), abs=1e-9)
+    profile = fit_profile(samples, {"device": "slow", "context": 3}, {"command": "profile"})
+    assert profile.target_seconds == tuple((size, round(0.005 + 0.0001 * size, 7)) for size in SIZES)
+    assert profile.draft_seconds == ((1, 0.0012), (3, 0.0016), (8, 0.0026), (11, 0.0032))
+    assert profile.verify_seconds == tuple((size, 0.002) for size in SIZES)
+    assert (profile.origin, profile.device) == ("measured", "slow")
+    assert profile.samples["target"][0] == [1, pytest.approx([0.0051] * 3 * STEPS)]
+
+
+def test_every_round_has_an_order_of_its_own_and_tells_of_each_size(clock, monkeypatch):
+    orders, told = [], []
+    target, draft = TimedTarget(clock), TimedDraft(clock)
+    for number in (0, 1, 0):
+        sizes = []
+        monkeypatch.setattr(
+            "sequoia_cli.measure.latency.timing_tree",
+            lambda size, s=sizes: s.append(size) or timing_tree(size),
+        )
+        time_round(target, draft, SIZES, [0], number, GREEDY, lambda: told.append(1))
+        orders.append(sizes)
+    assert orders[0] != orders[1]
+    assert orders[0] == orders[2]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(SIZES)
+    assert len(told) == 3 * len(SIZES)
+
+
+def test_a_text_that_reaches_the_context_is_begun_again(clock):
+    decoder = Decoder(TimedTarget(clock, context_limit=9), TimedDraft(clock), timing_tree(8), *GREEDY)
+    counted = time_steps(decoder, [0, 1, 2], 10, torch.Generator())
+    assert len(counted) == 10
+    assert {(step.size, "prefill" in step.seconds) for step in counted} == {(8, False)}
+
+
+@pytest.mark.parametrize("limits", [(9, 1000), (1000, 9)], ids=["target", "draft"])
+@pytest.mark.parametrize("tokens", [7, 8, 9])
+def test_a_context_without_room_for_a_timed_step_is_refused_by_its_length(clock, limits, tokens):
+    target, draft = TimedTarget(clock, limits[0]), TimedDraft(clock, (0,) * 40, limits[1])
+    decoder = Decoder(target, draft, timing_tree(5), *GREEDY)
+    with pytest.raises(BadInput, match=f"a context of {tokens} tokens leaves no room") as error:
+        time_steps(decoder, [0] * tokens, 1, torch.Generator())
+    assert "--context" in error.value.hint
+
+
+def test_plain_steps_need_no_room_for_a_tree(clock):
+    decoder = Decoder(TimedTarget(clock, 9), TimedDraft(clock), ROOT_ONLY, *GREEDY)
+    assert len(time_steps(decoder, [0] * 8, 3, torch.Generator())) == 3
+
+
+def test_seconds_are_sorted_by_part_and_by_its_own_size():
+    one = step.Step((1,), (), 4, 3, {"target": 1, "verify": 2, "other": 4, "draft": 8}, (5, 3), (1, 2))
+    two = step.Step((1,), (), 1, 1, {"target": 10, "verify": 20, "other": 40, "draft": 0})
+    samples = sort_samples([one, two, one])
+    assert samples == {
+        "target": {4: [1, 1], 1: [10]},
+        "draft": {1: [5, 5], 2: [3, 3]},
+        "verify": {4: [6, 6], 1: [60]},
+    }
+    merged = merge_samples([samples, sort_samples([two])])
+    assert list(merged["target"].items()) == [(1, [10, 10]), (4, [1, 1])]
+    assert merge_samples([]) == {part: {} for part in PARTS}
+
+
+# --- what it is timed on
+
+
+@pytest.mark.parametrize("size", range(1, 71))
+def test_a_timing_tree_has_its_size_and_the_widest_layer_that_can_have_children(size):
+    tree = timing_tree(size)
+    assert tree.size == size
+    assert tree.depth == min(size, 3) if size != 2 else 2
+    widths = [len(nodes) for nodes in tree.expanded]
+    assert widths == [1, (size - 1) // 2][: tree.depth - 1]
+
+
+def test_a_context_is_exactly_as_long_as_asked_and_ordinary_text():
+    tokenizer = tiny.byte_level()
+    long = context_prompt(tokenizer, 60_000)
+    for tokens in (1, 128, 1000):
+        assert context_prompt(tokenizer, tokens) == long[:tokens]
+    assert len(long) == 60_000
+    assert len(set(long)) > 50
+
+
+# --- what is made of it
+
+
+def test_a_fit_equals_medians_that_rise():
+    by_size = {4: [0.3, 0.5, 0.4], 1: [0.1, 0.1, 9.0], 2: [0.2, 0.3]}
+    assert fitted(by_size) == ((1, 0.1), (2, 0.25), (4, 0.4))
+
+
+def test_medians_that_fall_are_pooled_until_none_does():
+    assert fitted({1: [0.1], 2: [0.4], 3: [0.2], 4: [0.9]}) == ((1, 0.1), (2, 0.3), (3, 0.3), (4, 0.9))
+    generator = torch.Generator().manual_seed(0)
+    by_size = {size: torch.rand(3, generator=generator).tolist() for size in range(1, 40)}
+    seconds = [seconds for _, seconds in fitted(by_size)]
+    assert seconds == sorted(seconds)
+
+
+def test_spread_is_the_middle_half_over_the_median_and_blind_to_outliers():
+    assert spread([1.0]) == 0.0
+    assert spread([2.0, 2.0, 2.0]) == 0.0
+    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2 / 3)
+    assert spread([1.0, 2.0, 3.0, 4.0, 500.0]) == pytest.approx(2 / 3)
