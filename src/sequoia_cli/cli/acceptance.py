@@ -71,20 +71,18 @@ def acceptance_command(
         sequoia acceptance --merge a.yaml --merge b.yaml -o both.yaml
     """
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.cli.files import command_line, publish
+    from sequoia_cli.cli.files import publish, record, resumable
     from sequoia_cli.core.artifact import Output
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     if merge:
         place = Output(output or "profiles/merged_rates.yaml", force=force)
-        result = _merged(merge, {"command": command_line(context)})
+        result = _merged(merge, record(context, {}, []))
         publish("acceptance", result.to_dict(), place, json, say)
         _show(result, say)
         return
-    _check(estimator, limit, {"--ranks": ranks, "--depths": depths, "--max-new-tokens": new_tokens})
+    _check(estimator, limit, ranks, depths, new_tokens)
 
-    from sequoia_cli.cli.files import record
-    from sequoia_cli.core.journal import Journal
     from sequoia_cli.core.rates import AcceptanceRates
     from sequoia_cli.measure.acceptance import Trials
     from sequoia_cli.measure.prompts import load_prompts
@@ -118,22 +116,28 @@ def acceptance_command(
         "dataset": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
     }
     trials = Trials(sampling, draft_sampling, ranks, depths, new_tokens)
-    journal = Journal(
-        place.journal, {"measure": "acceptance", **conditions, "ranks": ranks, "depths": depths}
-    )
-    with journal:
+    measured = {"measure": "acceptance", **conditions, "ranks": ranks, "depths": depths}
+    with resumable(place, measured, say) as journal:
         samples = _measure(session, encoded, trials, estimator, seed, journal, say)
     result = AcceptanceRates.from_samples(samples, conditions, record(context, packages(), say.warnings))
     publish("acceptance", result.to_dict(), place, json, say)
     _show(result, say)
 
 
-def _check(estimator: str, limit: int | None, counts: dict[str, int]) -> None:
+def _check(estimator: str, limit: int | None, ranks: int, depths: int, new_tokens: int) -> None:
     if estimator not in ESTIMATORS:
         raise BadInput(f"--estimator is '{estimator}'; expected {' or '.join(ESTIMATORS)}")
-    for flag, value in {"--limit": limit, **counts}.items():
-        if value is not None and value < 1:
-            raise BadInput(f"{flag} is {value}; at least 1 is needed")
+    # At the last token of a text nothing is drafted.
+    for flag, value, least in (
+        ("--limit", limit, 1),
+        ("--ranks", ranks, 1),
+        ("--depths", depths, 1),
+        ("--max-new-tokens", new_tokens, 2),
+    ):
+        if value is not None and value < least:
+            raise BadInput(f"{flag} is {value}; at least {least} is needed")
+    if depths > new_tokens:
+        raise BadInput(f"--depths is {depths}; a text of {new_tokens} tokens is at most {new_tokens} deep")
 
 
 def _measure(
@@ -168,8 +172,8 @@ def _measure(
                 eos_ids=session.eos_ids,
                 generator=torch.Generator().manual_seed(seed),
             )
-            samples.append(counts)
-            journal.add(counts.to_entry())
+            journal.add(entry := counts.to_entry())
+            samples.append(PromptCounts.from_entry(entry))  # as a resumed run would read it
             rate, error = pooled_rate(samples, rank=0)
             bar.update(task, advance=1, rate=f"p_1 {rate:.3f} ± {error:.3f}")
     return samples
@@ -177,15 +181,28 @@ def _measure(
 
 def _merged(paths: list[str], record: dict[str, Any]) -> AcceptanceRates:
     from dataclasses import replace
-    from functools import reduce
 
     from sequoia_cli.core.artifact import read_document
     from sequoia_cli.core.rates import AcceptanceRates
 
     if len(paths) < 2:
         raise BadInput("--merge is given once; two files or more add up")
-    read = [AcceptanceRates.from_document(read_document(path)) for path in paths]
-    return replace(reduce(AcceptanceRates.merged, read), record=record)
+    total: AcceptanceRates | None = None
+    digests = set()
+    for path in paths:
+        document = read_document(path)
+        if document.digest in digests:
+            raise BadInput(f"{path} is given twice; its counts would count twice")
+        digests.add(document.digest)
+        rates = AcceptanceRates.from_document(document)
+        if not rates.samples:
+            raise BadInput(f"{path} has no counts, only p; counts are needed to merge")
+        try:
+            total = rates if total is None else total.merged(rates)
+        except BadInput as error:
+            raise BadInput(f"{path} does not add up: {error.message}", error.hint) from None
+    assert total is not None
+    return replace(total, record=record)
 
 
 def _show(result: AcceptanceRates, say: Commentary) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import typer
 from sequoia_cli import __version__
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.core.artifact import Output, render
+from sequoia_cli.core.journal import Journal
 from sequoia_cli.core.paths import remember_latest
 
 #: Options that do not change what a file says.
@@ -41,15 +43,27 @@ def _portable(word: str) -> str:
     return Path(word).name if Path(word).is_absolute() else word
 
 
+@contextmanager
+def resumable(place: Output, conditions: Mapping[str, Any], say: Commentary) -> Iterator[Journal]:
+    """The journal of a long measurement, beside its output; an interrupt says that it can go on."""
+    with Journal(place.journal, conditions) as journal:
+        try:
+            yield journal
+        except KeyboardInterrupt:
+            if place.journal is not None and journal.entries:
+                say.note(f"what was measured is kept in {place.journal}; the same command continues")
+            raise
+
+
 def record(context: typer.Context, packages: Mapping[str, str], warnings: list[str]) -> dict[str, Any]:
     """How a measured file came to be."""
     made: dict[str, Any] = {
         "command": command_line(context),
         "version": __version__,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "packages": dict(packages),
     }
-    return made | ({"warnings": list(warnings)} if warnings else {})
+    rest = {"packages": dict(packages), "warnings": list(warnings)}
+    return made | {key: value for key, value in rest.items() if value}
 
 
 def publish(kind: str | None, data: Mapping[str, Any], place: Output, as_json: bool, say: Commentary) -> None:

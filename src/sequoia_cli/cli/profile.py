@@ -53,25 +53,29 @@ def profile_command(
         sequoia profile --device a100 --modelled -o profiles/a100.yaml
     """
     from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.compiler.roofline import CONTEXT, MODELLED_DEVICES, modelled_profile
     from sequoia_cli.core.artifact import Output
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     if modelled:
         from sequoia_cli.cli.files import publish
-        from sequoia_cli.compiler.roofline import CONTEXT, modelled_profile
 
         result = modelled_profile(device, CONTEXT if context is None else context)
         place = Output(output or f"profiles/{device}.yaml", force=force, allow_same=True)
         publish(None, result.to_dict(), place, json, say)  # not this machine's
         _show(result, say)
         return
+    if device in MODELLED_DEVICES:
+        raise BadInput(
+            f"--device {device} is no device of this machine; expected auto, cpu, cuda or cuda:N",
+            hint="--modelled computes a profile from its figures",
+        )
     sizes, context = _sizes(tokens), 128 if context is None else context
     for flag, value in (("--context", context), ("--repeats", repeats)):
         if value < 1:
             raise BadInput(f"{flag} is {value}; at least 1 is needed")
 
-    from sequoia_cli.cli.files import publish, record
-    from sequoia_cli.core.journal import Journal
+    from sequoia_cli.cli.files import publish, record, resumable
     from sequoia_cli.measure.latency import (
         context_prompt,
         fit_profile,
@@ -96,10 +100,10 @@ def profile_command(
     if context > (most := largest_context(session.target, session.draft)):
         raise BadInput(f"--context is {context}; these models leave room for {most} tokens before the tree")
     conditions = {**session.conditions, "context": context, "temperature": temperature}
-    journal = Journal(place.journal, {"measure": "profile", **conditions, "sizes": sizes})
+    measured = {"measure": "profile", **conditions, "sizes": sizes}
     prompt = context_prompt(session.tokenizer, context)
     session.check_prompt(prompt)
-    with journal, say.progress() as bar:
+    with resumable(place, measured, say) as journal, say.progress() as bar:
         done = _resumed(journal, repeats, say)
         task = bar.add_task("timing", total=repeats * len(sizes), completed=done * len(sizes))
         for number in range(done, repeats):
