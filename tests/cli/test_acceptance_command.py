@@ -1,0 +1,308 @@
+"""`sequoia acceptance` as a user meets it: a rates file that says what it is true of, whole or resumable."""
+
+import json
+
+import pytest
+import yaml
+
+from sequoia_cli.core.artifact import read_document
+from sequoia_cli.core.paths import latest
+from sequoia_cli.core.rates import AcceptanceRates
+from sequoia_cli.measure import acceptance as estimators
+
+SMALL = ("--max-new-tokens", "10", "--ranks", "3", "--depths", "2")
+PROMPTS = ["Hello", "it's a fine day", "late we are", "there!"]
+
+
+@pytest.fixture
+def acceptance(run, pair, empty_place):
+    """Run `sequoia acceptance` on the tiny pair and four prompts; options given replace these."""
+    (empty_place / "prompts.txt").write_text("\n".join(PROMPTS))
+
+    def command(*arguments, **options):
+        return run("acceptance", *pair, *SMALL, "--dataset", "prompts.txt", *arguments, **options)
+
+    return command
+
+
+@pytest.fixture
+def measured(acceptance):
+    """The file of a run that has to succeed, as a mapping."""
+
+    def command(*arguments, name="rates.yaml", **options):
+        code, _, err = acceptance("-o", name, *arguments, **options)
+        assert code == 0, err
+        return read_document(name).data
+
+    return command
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Ctrl-C after two prompts, once."""
+    right, calls = estimators.teacher_forced, []
+
+    def interrupting(*arguments, **options):
+        calls.append(options["index"])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(estimators, "teacher_forced", interrupting)
+    return calls
+
+
+def without_time(data):
+    return {key: value for key, value in data.items() if key not in ("created", "command")}
+
+
+# --- what it writes
+
+
+def test_the_file_says_what_was_counted_and_what_it_is_true_of(measured, models):
+    data = measured("-T", "0.6", "--top-p", "0.9", "--seed", "7")
+    assert data["schema"] == "sequoia-rates/1"
+    assert {"command", "version", "created", "packages"} <= set(data)
+    assert {"python", "torch", "transformers", "sequoia"} <= set(data["packages"])
+    stated = data["conditions"]
+    assert (stated["target"], stated["draft"]) == (models["target"], models["draft"])
+    assert (stated["temperature"], stated["top_p"], stated["top_k"]) == (0.6, 0.9, 0)
+    assert (stated["estimator"], stated["seed"], stated["dtype"]) == ("teacher-forced", 7, "float32")
+    assert stated["dataset"]["name"] == "prompts.txt"
+    assert stated["dataset"]["prompts"] == 4
+    assert stated["dataset"]["digest"].startswith("sha256:")
+    assert len(data["trials"]) == len(data["accepted"]) == 2
+    assert [len(row) for row in data["accepted"]] == [3, 3]
+    assert len(data["standard_error"]) == 3
+    assert [sample["prompt"] for sample in data["samples"]] == [0, 1, 2, 3]
+    assert data["p"][0][0] == pytest.approx(
+        sum(r[0] for r in data["accepted"]) / sum(data["trials"]), abs=1e-3
+    )
+
+
+def test_the_recorded_command_makes_the_file_again(measured, run, models):
+    data = measured("-T", "0.6")
+    assert data["command"].startswith(
+        "sequoia acceptance --target target --draft draft --dataset prompts.txt"
+    )
+    assert "--temperature 0.6" in data["command"]
+    assert "-o" not in data["command"]
+    assert models["target"] not in data["command"]
+
+
+def test_on_policy_counts_are_whole_numbers_of_one_level(measured):
+    data = measured("--estimator", "on-policy", "-T", "1")
+    assert data["conditions"]["estimator"] == "on-policy"
+    assert len(data["trials"]) == 1
+    counts = [*data["trials"], *data["accepted"][0]]
+    assert all(isinstance(count, int) for count in counts)
+    assert 0 < sum(data["accepted"][0]) <= data["trials"][0]
+
+
+def test_a_draft_that_is_the_target_is_always_accepted(measured, models):
+    data = measured("--draft", models["target"])
+    assert [row[0] for row in data["p"]] == [1.0] * len(data["p"])
+
+
+def test_the_default_place_is_named_after_the_target_and_noted_as_the_latest(acceptance, empty_place):
+    code, out, err = acceptance()
+    assert (code, out) == (0, "")
+    assert "wrote profiles/target_rates.yaml" in err
+    assert "p_1" in err
+    assert latest("acceptance") == empty_place / "profiles" / "target_rates.yaml"
+
+
+def test_stdout_gets_yaml_or_json_and_nothing_is_kept(acceptance, empty_place):
+    code, out, _ = acceptance("-o", "-")
+    assert code == 0
+    assert yaml.safe_load(out)["schema"] == "sequoia-rates/1"
+    code, out, _ = acceptance("-o", "-", "--json")
+    assert json.loads(out)["schema"] == "sequoia-rates/1"
+    assert [path.name for path in empty_place.iterdir()] == ["prompts.txt"]
+    assert latest("acceptance") is None
+
+
+def test_json_prints_what_the_file_says(acceptance):
+    _, out, _ = acceptance("-o", "rates.yaml", "--json", "--quiet")
+    assert json.loads(out) == read_document("rates.yaml").data
+
+
+def test_a_limit_measures_the_first_prompts_alone(measured):
+    whole = measured()
+    part = measured("--limit", "2", name="part.yaml")
+    assert part["samples"] == whole["samples"][:2]
+    assert part["conditions"]["dataset"]["prompts"] == 2
+
+
+def test_prompts_are_templated_as_generate_does(acceptance, measured, run, models, monkeypatch):
+    seen = []
+    right = estimators.teacher_forced
+
+    def watching(target, draft, prompt, *arguments, **options):
+        seen.append(len(prompt))
+        return right(target, draft, prompt, *arguments, **options)
+
+    monkeypatch.setattr(estimators, "teacher_forced", watching)
+    chat = ("--target", models["chat"], "--draft", models["draft"], "--dtype", "float32")
+    templated, raw = measured(*chat), measured(*chat, "--raw", name="raw.yaml")
+    assert (templated["conditions"]["chat_template"], raw["conditions"]["chat_template"]) == (True, False)
+    for flags, lengths in (((), seen[:4]), (("--raw",), seen[4:])):
+        _, out, _ = run("generate", *chat, "--plain", "--prompts", "prompts.txt", "-n", "0", "--json", *flags)
+        assert [result["prompt_tokens"] for result in json.loads(out)["results"]] == lengths
+
+
+# --- interrupts
+
+
+def test_an_interrupted_run_goes_on_to_the_same_result_as_a_whole_one(
+    acceptance, measured, empty_place, request
+):
+    whole = measured("-T", "1")
+    calls = request.getfixturevalue("interrupted")
+    code, out, err = acceptance("-o", "rates2.yaml", "-T", "1")
+    assert (code, out) == (130, "")
+    assert "what was measured is kept in rates2.yaml.partial; the same command continues" in err
+    assert (empty_place / "rates2.yaml.partial").exists()
+    assert not (empty_place / "rates2.yaml").exists()
+    code, _, err = acceptance("-o", "rates2.yaml", "-T", "1")
+    assert code == 0
+    assert "continuing an interrupted run: 2 of 4 prompts are done" in err
+    assert calls == [0, 1, 2, 2, 3]
+    assert without_time(read_document("rates2.yaml").data) == without_time(whole)
+    assert not (empty_place / "rates2.yaml.partial").exists()
+
+
+def test_other_conditions_begin_anew(acceptance, interrupted):
+    acceptance("-o", "rates.yaml", "-T", "1")
+    code, _, err = acceptance("-o", "rates.yaml", "-T", "0.9")
+    assert code == 0
+    assert "continuing" not in err
+    assert interrupted == [0, 1, 2, 0, 1, 2, 3]
+
+
+# --- merging
+
+
+def test_runs_over_different_prompts_add_up_to_the_run_over_both(measured, run, empty_place):
+    for name, texts in (("a", PROMPTS[:2]), ("b", PROMPTS[2:])):
+        (empty_place / f"{name}.txt").write_text("\n".join(texts))
+        measured("--dataset", f"{name}.txt", name=f"{name}.yaml")
+    code, out, err = run("acceptance", "--merge", "a.yaml", "--merge", "b.yaml", "-o", "both.yaml")
+    assert (code, out) == (0, ""), err
+    assert latest("acceptance") == empty_place / "both.yaml"
+    both, whole = read_document("both.yaml").data, measured()
+    for key in ("trials", "accepted", "p", "standard_error", "samples"):
+        assert both[key] == whole[key]
+    assert [part["name"] for part in both["conditions"]["dataset"]] == ["a.txt", "b.txt"]
+    assert {"command", "version", "created"} <= set(both)
+    assert AcceptanceRates.from_document(read_document("both.yaml")).samples
+
+
+@pytest.mark.parametrize(
+    ("second", "line"),
+    [
+        (
+            "warm.yaml",
+            "warm.yaml does not add up: rates of different conditions do not add up: 'temperature' is",
+        ),
+        ("bare.json", "bare.json has no counts, only p; counts are needed to merge"),
+        ("wide.yaml", "wide.yaml does not add up: rates of different depths or ranks"),
+        ("rates.yaml", "rates.yaml is given twice; its counts would count twice"),
+        ("none.yaml", "none.yaml does not exist"),
+    ],
+)
+def test_files_that_do_not_add_up_are_refused_by_name(measured, run, empty_place, second, line):
+    measured()
+    measured("-T", "1", name="warm.yaml")
+    measured("--ranks", "4", name="wide.yaml")
+    (empty_place / "bare.json").write_text("[0.6, 0.2]")
+    code, out, err = run("acceptance", "--merge", "rates.yaml", "--merge", second)
+    assert (code, out) == (2, "")
+    assert line in err
+    assert not (empty_place / "profiles" / "merged_rates.yaml").exists()
+
+
+def test_one_file_alone_is_nothing_to_merge(run):
+    code, _, err = run("acceptance", "--merge", "a.yaml")
+    assert code == 2
+    assert "--merge is given once" in err
+
+
+# --- what it refuses, before models are loaded
+
+
+@pytest.fixture
+def no_models(monkeypatch):
+    """Fails a test that gets as far as loading models."""
+    from sequoia_cli.measure import session
+
+    def opened(*arguments, **options):
+        raise AssertionError("models were loaded before the checks were done")
+
+    monkeypatch.setattr(session, "open_session", opened)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--limit", "0"], "--limit is 0; at least 1 is needed"),
+        (["--ranks", "0"], "--ranks is 0; at least 1 is needed"),
+        (["--depths", "-1"], "--depths is -1; at least 1 is needed"),
+        (["--depths", "11"], "--depths is 11; a text of 10 tokens is at most 10 deep"),
+        (["--max-new-tokens", "1"], "--max-new-tokens is 1; at least 2 is needed"),
+        (["--ranks", "some"], "Invalid value for '--ranks'"),
+        (["--estimator", "guess"], "--estimator is 'guess'; expected teacher-forced or on-policy"),
+        (["-T", "-1"], "temperature is -1.0"),
+        (["--dataset", "none.jsonl"], "none.jsonl does not exist"),
+        (["--dataset", "bad.jsonl"], "bad.jsonl, line 2: not valid JSON at column"),
+        (["--dataset", "keys.jsonl"], "keys.jsonl, line 1: found the keys q; expected one of messages"),
+        (["--dataset", "empty.txt"], "empty.txt holds no prompts"),
+        (["--dataset", "-"], "stdin holds no prompts"),
+        (["-o", "."], ". is a directory"),
+        (["-o", "prompts.txt/rates.yaml"], "prompts.txt/rates.yaml cannot be written"),
+        (["-o", "empty.txt"], "empty.txt exists"),
+    ],
+)
+def test_a_bad_option_or_dataset_is_refused_by_name(acceptance, empty_place, no_models, arguments, line):
+    (empty_place / "bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n')
+    (empty_place / "keys.jsonl").write_text('{"q": "a"}\n')
+    (empty_place / "empty.txt").write_text("")
+    code, out, err = acceptance(*arguments)
+    assert (code, out) == (2, "")
+    assert line in err
+    assert not (empty_place / "profiles" / "target_rates.yaml").exists()
+
+
+def test_more_ranks_than_the_target_has_ids_are_refused(acceptance):
+    code, out, err = acceptance("--ranks", "301")
+    assert (code, out) == (2, "")
+    assert "--ranks is 301; the target has 300 ids" in err
+
+
+def test_a_prompt_longer_than_the_context_is_named_before_anything_is_measured(
+    acceptance, models, empty_place
+):
+    (empty_place / "long.jsonl").write_text(
+        '{"id": "a", "prompt": "hi"}\n{"id": "b", "prompt": "%s"}\n' % ("x" * 50)
+    )
+    code, _, err = acceptance("--target", models["short"], "--dataset", "long.jsonl")
+    assert code == 2
+    assert "prompt b: it has 50 tokens, and the target's context ends at 32" in err
+
+
+@pytest.mark.parametrize("estimator", ["teacher-forced", "on-policy"])
+def test_a_draft_with_a_shorter_context_is_tried_as_far_as_it_reaches(
+    measured, models, empty_place, estimator
+):
+    (empty_place / "lengths.txt").write_text("\n".join("x" * count for count in (3, 31, 32, 33, 50)))
+    options = ("--draft", models["short"], "--dataset", "lengths.txt", "--estimator", estimator)
+    trials = [sample["trials"][0] for sample in measured(*options)["samples"]]
+    assert trials[0] > trials[1] > 0
+    assert trials[3:] == [0, 0]
+
+
+def test_an_existing_file_is_replaced_by_force_alone(measured, acceptance, empty_place):
+    (empty_place / "rates.yaml").write_text("mine")
+    assert acceptance("-o", "rates.yaml")[0] == 2
+    assert (empty_place / "rates.yaml").read_text() == "mine"
+    assert measured("--force")["schema"] == "sequoia-rates/1"
