@@ -164,6 +164,14 @@ def test_help_and_errors_can_be_printed_in_a_narrow_encoding(encoding):
         assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
 
 
+def test_no_color_is_respected_where_colour_would_be_shown(generate, models, monkeypatch):
+    ended = ("-p", "Hello", "-n", "64", "--target", models["short"])
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[33mwarning: " in generate(*ended)[2]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[33m" not in generate(*ended)[2]
+
+
 # --- usage errors and downloads
 
 
