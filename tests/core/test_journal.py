@@ -59,6 +59,12 @@ def test_wherever_a_kill_cut_the_file_all_whole_pieces_before_are_kept(path):
         assert resumed(path) == [*PIECES[:finished], {"next": 1}]
 
 
+def test_nothing_behind_a_damaged_line_is_trusted(path):
+    lines = kept(path).splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], lines[2][:5] + b"\n", lines[3]]))
+    assert resumed(path) == PIECES[:1]
+
+
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 50, b"\xff\xfe", b"[]\n[]\n", b"{}\n{}\n"])
 def test_a_file_that_is_no_journal_is_begun_anew(path, damage):
     path.write_bytes(damage)

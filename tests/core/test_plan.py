@@ -50,6 +50,7 @@ def test_a_plan_comes_back_from_its_file_as_it_was(style, predicted):
 )
 def test_the_verdict_follows_from_the_tree(tree, verdict):
     assert TreePlan(tree).verdict == TreePlan(tree).to_dict()["verdict"] == verdict
+    assert tree.is_chain == (verdict == "chain")
 
 
 @pytest.mark.parametrize(

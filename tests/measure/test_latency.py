@@ -47,7 +47,7 @@ class TimedTarget(ScriptedTarget):
 
     def __init__(self, clock, context_limit=1000):
         super().__init__(counting_up(40), context_limit)
-        self.clock = clock
+        self.clock, self.texts = clock, 0
 
     def new_cache(self, capacity):
         cache = super().new_cache(capacity)
@@ -62,6 +62,7 @@ class TimedTarget(ScriptedTarget):
 
     def prefill(self, tokens, cache, *, hidden=False):
         self.clock.now += 3.0
+        self.texts += 1
         super().prefill(tokens, cache)
 
     def forward(self, tokens, positions, cache, masks, *, hidden=False):
@@ -96,6 +97,7 @@ def test_the_medians_are_the_models_own_and_first_calls_and_prefills_are_left_ou
     target, draft = TimedTarget(clock), TimedDraft(clock, places)
     rounds = [time_round(target, draft, SIZES, [0, 1, 2], number, GREEDY) for number in range(3)]
     samples = merge_samples(rounds)
+    assert target.texts == 3 * len(SIZES)  # one prefill gives all steps of a size
     assert {size: len(seconds) for size, seconds in samples["target"].items()} == dict.fromkeys(
         SIZES, 3 * STEPS
     )
