@@ -45,9 +45,9 @@ def test_depths_with_few_trials_are_pooled_with_all_deeper_ones():
     assert len(measured(depths(MIN_TRIALS, 0, 0)).p) == 1
 
 
-def test_a_short_measurement_is_one_row_of_all_its_depths():
+def test_a_short_measurement_has_the_row_that_its_standard_errors_are_of():
     rates = measured(PromptCounts(0, (10, 4, 0), ((6, 1), (1, 1), (0, 0))))
-    assert rates.p == ((7 / 14, 2 / 14),)
+    assert rates.p == ((6 / 10, 1 / 10),)
 
 
 def test_no_trials_are_no_rates():

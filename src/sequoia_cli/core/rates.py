@@ -15,8 +15,8 @@ SCHEMA = "sequoia-rates/1"
 #: One row per depth, the root's children first; in a row one value per child rank.
 Rows = tuple[tuple[float, ...], ...]
 
-#: A depth with fewer trials than this has no row of its own: it is pooled with all deeper ones, since the
-#: compiler would chase the noise of a row measured from less (a standard error above 0.025 at p = 0.5).
+#: A depth below the first with fewer trials than this has no row of its own: it is pooled with all deeper
+#: ones, since the compiler would chase the noise of less (a standard error above 0.025 at p = 0.5).
 MIN_TRIALS = 400
 
 _KEYS = ("schema", "conditions", "trials", "accepted", "p", "standard_error", "samples", *RECORD_KEYS)
@@ -81,9 +81,10 @@ class AcceptanceRates:
         trials, accepted = _pooled(samples)
         if not trials or trials[0] <= 0:
             raise BadInput("no acceptance trials: every prompt ended before the first token could be drafted")
-        own = next((d for d, count in enumerate(trials) if count < MIN_TRIALS), len(trials))
+        # The first row is the root's in any case: that is the one the standard errors are of.
+        own = next((d for d in range(1, len(trials)) if trials[d] < MIN_TRIALS), len(trials))
         rows = [_ratio(accepted[d], trials[d]) for d in range(own)]
-        if own < len(trials) and (rest := sum(trials[own:])) > 0 and (not rows or rest >= MIN_TRIALS):
+        if (rest := sum(trials[own:])) >= MIN_TRIALS:
             rows.append(_ratio([sum(column) for column in zip(*accepted[own:], strict=True)], rest))
         return cls(tuple(rows), dict(conditions), tuple(samples), dict(record or {}))
 
