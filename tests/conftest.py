@@ -9,7 +9,7 @@ def smollm2_pair():
     # Imported here, so that the tests of parts that need no torch start without it.
     import torch
 
-    from sequoia_cli.engine.load import load_pair
+    from sequoia_cli.engine.loading.load import load_pair
     from sequoia_cli.errors import SequoiaError
 
     try:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from models import tiny_model, tiny_tokenizer
-from sequoia_cli.engine.load import load_pair, load_target
+from sequoia_cli.engine.loading.load import load_pair, load_target
 
 CPU = {"dtype": torch.float32, "device": torch.device("cpu")}
 

@@ -14,9 +14,9 @@ import torch
 import transformers
 
 from sequoia_cli import __version__
-from sequoia_cli.engine.devices import parse_device, parse_dtype
 from sequoia_cli.engine.draft import IndependentDraft
-from sequoia_cli.engine.load import load_pair, load_target
+from sequoia_cli.engine.loading.devices import parse_device, parse_dtype
+from sequoia_cli.engine.loading.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention
 from sequoia_cli.engine.text import encode_prompt

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from sequoia_cli.core.paths import package_data
-from sequoia_cli.engine import hub, smollm2
+from sequoia_cli.engine.loading import hub, smollm2
 from sequoia_cli.errors import BadInput
 
 #: Told what is about to take a while: "fetching ...", "loading ...".

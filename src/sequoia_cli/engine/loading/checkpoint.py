@@ -18,8 +18,8 @@ from transformers import (
     __version__,
 )
 
-from sequoia_cli.engine.foreign import read_json, refusing
-from sequoia_cli.engine.sources import Source
+from sequoia_cli.engine.loading.foreign import read_json, refusing
+from sequoia_cli.engine.loading.sources import Source
 from sequoia_cli.errors import BadInput
 
 _TOKENIZER_FILES = (

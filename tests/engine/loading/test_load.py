@@ -7,8 +7,8 @@ import torch
 
 from folders import alone, edit_json, pair, save
 from models import FAMILIES, SUPPORTED, tiny_model, tiny_tokenizer
-from sequoia_cli.engine import hub
-from sequoia_cli.engine.load import context_limit
+from sequoia_cli.engine.loading import hub
+from sequoia_cli.engine.loading.load import context_limit
 
 IDS = torch.arange(1, 9)[None]
 

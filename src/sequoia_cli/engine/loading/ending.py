@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from sequoia_cli.engine.checkpoint import Checkpoint
-from sequoia_cli.engine.foreign import read_json
+from sequoia_cli.engine.loading.checkpoint import Checkpoint
+from sequoia_cli.engine.loading.foreign import read_json
 
 
 def end_of_text_ids(

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sequoia_cli.engine.checkpoint import Checkpoint
-from sequoia_cli.engine.weights import load_model, weight_files
+from sequoia_cli.engine.loading.checkpoint import Checkpoint
+from sequoia_cli.engine.loading.weights import load_model, weight_files
 from sequoia_cli.errors import BadInput
 
 

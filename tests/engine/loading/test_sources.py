@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-from sequoia_cli.engine import hub
-from sequoia_cli.engine.sources import fetch_description, locate
+from sequoia_cli.engine.loading import hub
+from sequoia_cli.engine.loading.sources import fetch_description, locate
 from sequoia_cli.errors import BadInput, SequoiaError
 
 
@@ -124,7 +124,7 @@ def test_a_hub_name_that_fails_is_told_the_folder_that_may_be_meant(tmp_path, mo
 
 _ASK = """
 import sys, torch
-from sequoia_cli.engine.load import load_target
+from sequoia_cli.engine.loading.load import load_target
 from sequoia_cli.errors import SequoiaError
 try:
     load_target("org/not-cached", dtype=torch.float32, device=torch.device("cpu"))

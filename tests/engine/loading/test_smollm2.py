@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from safetensors import SafetensorError
 
-from sequoia_cli.engine import gguf_model, smollm2
-from sequoia_cli.engine.load import context_limit
+from sequoia_cli.engine.loading import gguf_model, smollm2
+from sequoia_cli.engine.loading.load import context_limit
 from sequoia_cli.errors import SequoiaError
 
 

@@ -8,7 +8,7 @@ from transformers import BartConfig, PreTrainedModel, ViTConfig
 
 from folders import alone, edit_json, edit_weights, pair, save
 from models import tiny_tokenizer
-from sequoia_cli.engine import hub, load
+from sequoia_cli.engine.loading import hub, load
 from sequoia_cli.errors import BadInput
 
 

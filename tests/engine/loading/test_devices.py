@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from sequoia_cli.engine import devices
-from sequoia_cli.engine.devices import parse_device, parse_dtype
+from sequoia_cli.engine.loading import devices
+from sequoia_cli.engine.loading.devices import parse_device, parse_dtype
 from sequoia_cli.errors import BadInput
 
 CPU = torch.device("cpu")
