@@ -21,7 +21,8 @@ demo: env
 	$(BIN)/sequoia compile --profile profiles/demo.yaml --acceptance profiles/demo_rates.yaml --explain \
 		-o trees/demo.json --force
 	$(BIN)/sequoia generate --device cpu --tree trees/demo.json --prompt "Why is the sky blue?" --max-new-tokens 100
-	$(BIN)/sequoia generate --device cpu --tree trees/demo.json --builtin --limit 16 --max-new-tokens 64 --compare
+	$(BIN)/sequoia generate --device cpu --tree trees/demo.json --builtin --limit 16 --max-new-tokens 64 --compare \
+		> /dev/null
 
 test: env
 	$(BIN)/python -m pytest

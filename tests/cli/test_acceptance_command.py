@@ -75,9 +75,7 @@ def test_the_file_says_what_was_counted_and_what_it_is_true_of(measured, models)
     assert [len(row) for row in data["accepted"]] == [3, 3]
     assert len(data["standard_error"]) == 3
     assert [sample["prompt"] for sample in data["samples"]] == [0, 1, 2, 3]
-    assert data["p"][0][0] == pytest.approx(
-        sum(r[0] for r in data["accepted"]) / sum(data["trials"]), abs=1e-3
-    )
+    assert data["p"][0][0] == pytest.approx(data["accepted"][0][0] / data["trials"][0], abs=1e-3)
 
 
 def test_the_recorded_command_makes_the_file_again(measured, run, models):
