@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 
 import torch
@@ -11,7 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 def convert(source: Path, folder: Path) -> None:
     """Write config, bfloat16 weights, generation config and tokenizer of the GGUF `source` into `folder`."""
-    loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
+    with redirect_stderr(StringIO()):  # a progress bar that nothing else turns off, for two seconds
+        loaded = AutoModelForCausalLM.from_pretrained(
+            source.parent, gguf_file=source.name, dtype=torch.bfloat16
+        )
     # A model that came from GGUF refuses to be saved, so its weights move into one that did not.
     config = loaded.config
     del config.quantization_config, config._name_or_path

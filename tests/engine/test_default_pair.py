@@ -1,0 +1,34 @@
+"""The default pair, for real: its tree-decoded text is the target's own."""
+
+import pytest
+import torch
+
+from sequoia_cli.core.tree import TokenTree, chain
+from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.draft import IndependentDraft
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.text import encode_prompt
+
+WIDE = TokenTree((-1, *[0] * 7, 1, 1, 1, 2, 2, 9))
+
+
+@pytest.fixture(scope="module")
+def pair(smollm2_pair):
+    target = LanguageModel(smollm2_pair.target)
+    return smollm2_pair, target, IndependentDraft(LanguageModel(smollm2_pair.draft), target.vocabulary)
+
+
+@pytest.mark.parametrize("tree", [WIDE, chain(4)], ids=["tree", "chain"])
+@pytest.mark.parametrize(
+    "prompt", ["Why is the sky blue?", "Write a Python function that adds two numbers."], ids=["sky", "code"]
+)
+def test_greedy_text_in_float32_is_the_targets_own_id_for_id(pair, tree, prompt):
+    models, target, draft = pair
+    ids = encode_prompt(models.tokenizer, prompt)
+    steps = list(Decoder(target, draft, tree).decode(ids, 40, eos_ids=models.eos_ids))
+    given = torch.tensor([ids])
+    own = models.target.generate(
+        given, attention_mask=torch.ones_like(given), max_new_tokens=40, do_sample=False
+    )
+    assert [token for step in steps for token in step.tokens] == own[0, len(ids) :].tolist()
+    assert len(steps) < 40  # and it did speculate

@@ -1,0 +1,94 @@
+"""The law of whole texts out of the loop - models, cache, draft, verification together - against the target's own.
+
+Fixed seeds. A right program fails one of these chi-squared tests in a million seeds each; 3,000 texts see a total
+variation of about 0.05 over the few dozen outcomes.
+"""
+
+import itertools
+
+import pytest
+import torch
+from models import near, tiny_model
+from scipy.stats import chi2
+
+from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
+from sequoia_cli.engine import decode
+from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.draft import IndependentDraft
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.warp import Sampling, probabilities
+
+VOCABULARY, PROMPT, TEXTS = 12, [5, 3, 8, 1], 3000
+WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
+
+
+def exact_law(model, sampling, length):
+    """Probability of every text of `length` tokens: products of the model's own next-token laws."""
+    law = {(): 1.0}
+    for _ in range(length):
+        longer = {}
+        for text, chance in law.items():
+            logits = model(input_ids=torch.tensor([[*PROMPT, *text]])).logits[0, -1]
+            for token, p in enumerate(probabilities(logits.double(), sampling).tolist()):
+                if p > 0:
+                    longer[(*text, token)] = chance * p
+        law = longer
+    return law
+
+
+def texts(decoder, length):
+    """Counts of the texts that one generator's stream of noise gives."""
+    generator = torch.Generator().manual_seed(20)
+    counts = {}
+    for _ in range(TEXTS):
+        steps = decoder.decode(PROMPT, length, generator=generator)
+        text = tuple(itertools.chain.from_iterable(step.tokens for step in steps))
+        counts[text] = counts.get(text, 0) + 1
+    return counts
+
+
+def p_value(counts, law):
+    """Of the counts under the law; outcomes too rare for the test are taken together."""
+    assert set(counts) <= set(law), "a text that the target never writes"
+    common = {text: p for text, p in law.items() if p * TEXTS >= 5}
+    cells = [(counts.get(text, 0), p * TEXTS) for text, p in common.items()]
+    rest = TEXTS - sum(seen for seen, _ in cells), TEXTS - sum(expected for _, expected in cells)
+    if rest[1] >= 5:
+        cells.append(rest)
+    statistic = sum((seen - expected) ** 2 / expected for seen, expected in cells)
+    return float(chi2.sf(statistic, len(cells) - 1))
+
+
+def decoder_of(tree, sampling, draft_sampling=None, scale=0.05):
+    target = tiny_model("llama", vocab=VOCABULARY)
+    model = LanguageModel(target)
+    draft = IndependentDraft(LanguageModel(near(target, scale)), VOCABULARY)
+    return target, Decoder(model, draft, tree, sampling, draft_sampling)
+
+
+@pytest.mark.parametrize("tree", [ROOT_ONLY, chain(3), TokenTree((-1, 0, 0, 0, 0)), WIDE], ids=str)
+@pytest.mark.parametrize("sampling", [Sampling(0.7, 3, 0.8), Sampling(1.0)], ids=["cut", "whole"])
+def test_texts_of_two_tokens_have_the_targets_law(tree, sampling):
+    target, decoder = decoder_of(tree, sampling)
+    assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) > 1e-6
+
+
+def test_the_law_does_not_depend_on_how_the_draft_is_sampled():
+    sampling = Sampling(1.0, 6)
+    target, decoder = decoder_of(WIDE, sampling, Sampling(3.0, 0, 0.5), scale=0.5)
+    assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) > 1e-6
+
+
+def test_three_tokens_of_a_draft_equal_to_the_target_have_its_law():
+    # Fully accepted paths: the token behind them must come from the target itself, not from a residual.
+    sampling = Sampling(0.8, 3)
+    target, decoder = decoder_of(chain(3), sampling, Sampling(0.8, 3), scale=0.0)
+    assert p_value(texts(decoder, 3), exact_law(target, sampling, 3)) > 1e-6
+
+
+def test_the_check_sees_children_that_are_treated_as_samples_but_are_the_most_probable(monkeypatch):
+    sampling = Sampling(1.0)
+    target, decoder = decoder_of(WIDE, sampling)
+    greedy_children = lambda probs, counts, uniforms: decode.top_children(probs, counts)  # noqa: E731
+    monkeypatch.setattr(decode, "draw_children", greedy_children)
+    assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) < 1e-6
