@@ -113,15 +113,38 @@ def test_either_input_can_come_from_stdin(sequoia, files):
     assert parents[0] == parents[1] == parents[2]
 
 
-def test_the_recorded_command_has_long_options_without_defaults_or_outputs(sequoia, files):
+def test_the_recorded_command_has_long_options_without_defaults_inputs_or_outputs(sequoia, files):
     _, out, _ = sequoia(
         *("-n", "16", "--max-depth", "32", "--max-branch", "3", "--explain", "--force", "-o", "-"),
         *("--profile", "flat.yaml", "--acceptance", str(files / "p.json")),
     )
-    assert json.loads(out)["command"] == (
-        "sequoia compile --budget 16 --max-branch 3 --profile flat.yaml --acceptance p.json"
-    )
+    assert json.loads(out)["command"] == "sequoia compile --budget 16 --max-branch 3"
     assert str(files) not in out
+
+
+def test_equal_inputs_give_equal_bytes_wherever_they_lie(sequoia, files):
+    (files / "elsewhere").mkdir()
+    (files / "elsewhere" / "other.yaml").write_bytes((files / "flat.yaml").read_bytes())
+    rest = ("--acceptance", "p.json", "-n", "16", "-o", "-")
+    outputs = [sequoia("--profile", path, *rest)[1] for path in ("flat.yaml", "elsewhere/other.yaml")]
+    assert outputs[0] == outputs[1]
+
+
+def test_a_tree_for_another_machine_does_not_become_this_machines_latest(sequoia):
+    assert sequoia("-n", "16")[0] == 0
+    assert latest("tree") is None
+
+
+def test_a_profile_without_sampling_is_not_taken_for_sampled_rates_in_silence(sequoia, files):
+    flat = {**FLAT, "conditions": {"temperature": 0.0}}
+    (files / "greedy.yaml").write_text(yaml.safe_dump(flat))
+    for temperature, warns in ((0.6, True), (0.0, False)):
+        rates = {"p": [0.6, 0.2], "conditions": {"temperature": temperature}}
+        (files / "rates.yaml").write_text(yaml.safe_dump(rates))
+        _, _, err = sequoia("--profile", "greedy.yaml", "--acceptance", "rates.yaml", "-o", "-")
+        assert (
+            "the profile is of temperature 0.0, the acceptance rates are of temperature 0.6" in err
+        ) == warns
 
 
 # --- what it chooses

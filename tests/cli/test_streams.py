@@ -224,3 +224,25 @@ def test_out_of_memory_is_one_line(generate, monkeypatch):
     code, _, err = generate(*PROMPTS)
     assert code == 1
     assert "sequoia: out of memory: CUDA out of memory. Tried to allocate 9 GiB\n" in err
+
+
+# --- a terminal to write to
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("arguments", [["-p", "Hello"], ["-p", "Hello", "-p", "fine day", "--compare"]])
+def test_text_goes_to_stdout_where_stderr_is_a_terminal_with_bars(command, arguments, tmp_path):
+    ours, theirs = os.openpty()
+    try:
+        with (tmp_path / "out.txt").open("wb") as out:
+            code = subprocess.run(
+                [*command, "-n", "12", *arguments], stdout=out, stderr=theirs, stdin=subprocess.DEVNULL
+            ).returncode
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    plain = subprocess.run(
+        [*command, "-n", "12", *arguments], capture_output=True, stdin=subprocess.DEVNULL, check=True
+    )
+    assert code == 0
+    assert (tmp_path / "out.txt").read_bytes() == plain.stdout != b""

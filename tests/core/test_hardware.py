@@ -24,14 +24,13 @@ def test_times_are_linear_between_the_measured_and_unknown_outside_them():
 def test_a_single_pair_is_a_constant():
     profile = read(target_seconds=[[5, 0.25]])
     assert [profile.target(count) for count in (1, 5, 1000)] == [0.25] * 3
-    assert profile.max_tokens is None
     assert profile.draft(77) == 0.1
 
 
 def test_the_parts_of_a_step_are_read_each_from_its_own_list():
     profile = read(draft_seconds=[[1, 0.1], [3, 0.3]], verify_seconds=[[1, 0.01], [3, 0.03]])
-    found = profile.target(8), profile.draft(2), profile.verify(2), profile.max_tokens
-    assert found == (2.0, pytest.approx(0.2), pytest.approx(0.02), 8)
+    found = profile.target(8), profile.draft(2), profile.verify(2)
+    assert found == (2.0, pytest.approx(0.2), pytest.approx(0.02))
     assert (profile.target(9), profile.draft(4), profile.verify(4)) == (None, None, None)
 
 

@@ -21,3 +21,20 @@ def test_families_that_cannot_take_a_tree_are_refused_by_name(family, dtype):
     model = LanguageModel(tiny_model(family).to(dtype))
     with pytest.raises(BadInput, match=f"my/{family}: models of the family '{model.family}'"):
         check_tree_attention(model, f"my/{family}")
+
+
+def test_a_window_too_wide_for_the_tiny_tree_to_see_is_refused_by_its_config():
+    model = LanguageModel(tiny_model("gpt_neo", window_size=256))
+    with pytest.raises(BadInput, match="masks by row number"):
+        check_tree_attention(model, "my/gpt-neo")
+
+
+def test_running_out_of_memory_is_not_taken_for_a_family_that_cannot(monkeypatch):
+    model = LanguageModel(tiny_model("llama"))
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("no more")
+
+    monkeypatch.setattr(model, "prefill", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        check_tree_attention(model, "my/llama")

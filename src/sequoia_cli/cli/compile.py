@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET = 64
 DEFAULT_DEPTH = 32
 DEFAULT_BRANCH = 32
+#: Left out of the command that a plan records: it has the digests of its inputs, wherever they lay, so that
+#: equal inputs give equal bytes.
+_INPUTS = ("profile", "acceptance")
 #: Deeper levels and later ranks are hardly ever accepted; the tables of so many would be slow and large.
 MAX_DEPTH = 128
 MAX_BRANCH = 256
@@ -101,7 +104,7 @@ def compile_command(
     written = target.write(text)
     if json and not target.is_stdout:
         typer.echo(text, nl=False)
-    if not target.is_stdout:
+    if not target.is_stdout and not inputs.shipped:
         remember_latest("tree", target.path)
 
     from sequoia_cli.cli.compile_report import explanation, summary
@@ -157,7 +160,7 @@ def _plan(
     from sequoia_cli import __version__
     from sequoia_cli.cli.files import command_line
 
-    record: dict[str, Any] = {"command": command_line(context), "version": __version__}
+    record: dict[str, Any] = {"command": command_line(context, _INPUTS), "version": __version__}
     if warnings := [*inputs.warnings, *choice.warnings]:
         record["warnings"] = warnings
     if choice.not_considered:

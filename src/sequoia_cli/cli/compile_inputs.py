@@ -27,13 +27,15 @@ Origin = Literal["given", "measured", "shipped"]
 class Inputs:
     """A profile and rates, and the documents they were read from.
 
-    `name` is the profile's, for the output file; `warnings` tell where the two do not belong together.
+    `name` is the profile's, for the output file; `shipped` tells whether one is not this machine's but the
+    project's; `warnings` tell where the two do not belong together.
     """
 
     profile: HardwareProfile
     rates: AcceptanceRates
     documents: dict[str, Document]
     name: str
+    shipped: bool
     warnings: list[str]
 
     def described(self) -> dict[str, Any]:
@@ -69,6 +71,7 @@ def read_inputs(profile: str | None, acceptance: str | None, say: Commentary) ->
         rates,
         documents,
         "stdin" if profile == "-" else Path(picked["profile"][0]).stem,
+        any(origin == "shipped" for _, origin in picked.values()),
         _mismatches(timed, rates),
     )
     for kind, (path, origin) in picked.items():
@@ -114,11 +117,15 @@ def _say_default(kind: str, path: str, origin: Origin, profile: HardwareProfile,
 
 
 def _mismatches(profile: HardwareProfile, rates: AcceptanceRates) -> list[str]:
-    """Warnings where both files name their models and the names differ."""
+    """Warnings where both files state a condition and state it differently."""
+    both = [
+        (key, profile.conditions[key], rates.conditions[key])
+        for key in ("target", "draft", "dtype", "temperature")
+        if profile.conditions.get(key) is not None and rates.conditions.get(key) is not None
+    ]
+    # Times depend on whether a temperature is 0, when nothing is sampled, and not on which it is.
     return [
         f"the profile is of {key} {timed}, the acceptance rates are of {key} {counted}"
-        for key in ("target", "draft")
-        if (timed := profile.conditions.get(key)) is not None
-        and (counted := rates.conditions.get(key)) is not None
-        and timed != counted
+        for key, timed, counted in both
+        if timed != counted and not (key == "temperature" and timed and counted)
     ]

@@ -53,6 +53,8 @@ class Commentary:
             console=self.console,
             disable=not self.shows_progress,
             transient=True,
+            redirect_stdout=False,  # else text for stdout is printed to this console, which is stderr
+            redirect_stderr=False,
         )
         with shown:
             yield shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,13 +21,16 @@ from sequoia_cli.core.paths import remember_latest
 _ELSEWHERE = {"output", "force", "json", "quiet", "no_progress", "explain"}
 
 
-def command_line(context: typer.Context) -> str:
-    """The command that makes a file again: long options, no defaults, nothing about its place."""
+def command_line(context: typer.Context, without: Collection[str] = ()) -> str:
+    """The command that makes a file again: long options, no defaults, nothing about its place.
+
+    `without` names further options to leave out.
+    """
     words = ["sequoia", context.info_name or ""]
     for option in context.command.params:
         name = option.name or ""
         value = context.params.get(name)
-        if name in _ELSEWHERE or value is None or value == option.get_default(context):
+        if name in _ELSEWHERE or name in without or value is None or value == option.get_default(context):
             continue
         flag = max(option.opts, key=len)
         if isinstance(value, bool):

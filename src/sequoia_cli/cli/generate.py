@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -132,13 +133,15 @@ def generate_command(
 def _decode(run: Run, on_text: Callable[[str], None] | None, say: Commentary) -> bool:
     """Decode all prompts; returns whether it was interrupted. What is finished stays in `run`."""
     show = on_text or (lambda piece: None)
-    with say.progress() as bar:
-        task = bar.add_task("prompts", total=len(run.prompts), visible=on_text is None)
+    # Text that streams is its own progress; a bar would be drawn between its pieces.
+    with nullcontext() if on_text else say.progress() as bar:
+        task = bar.add_task("prompts", total=len(run.prompts)) if bar else None
         try:
             for _ in run.prompts:
                 run.decode_next(show)
                 show("\n")
-                bar.advance(task)
+                if bar and task is not None:
+                    bar.advance(task)
         except KeyboardInterrupt:
             show("\n")
             done = sum(text.finish is not None for text in run.texts)

@@ -58,7 +58,10 @@ def read_prompts(
     if stdin_taken and reads_stdin:
         raise BadInput("--tree - reads stdin, so the prompt has to come from --prompt or a file")
     if not reads_stdin and not stdin_taken and _stdin_holds_text():
-        raise BadInput(f"text was piped in, and {given[0]} is given too; one is expected")
+        raise BadInput(
+            f"text was piped in, and {given[0]} is given too; one is expected",
+            hint="in a loop over lines of stdin, give the command its own: </dev/null",
+        )
     if texts:
         return tuple(Prompt(str(number), text) for number, text in enumerate(texts, 1))[:limit]
     if given:
@@ -78,7 +81,7 @@ def _stdin_holds_text() -> bool:
             return False
         mode = os.fstat(sys.stdin.fileno()).st_mode
         if stat.S_ISREG(mode):
-            return os.fstat(sys.stdin.fileno()).st_size > 0
+            return os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR) < os.fstat(sys.stdin.fileno()).st_size
         if stat.S_ISFIFO(mode) and select.select([sys.stdin], [], [], 0)[0]:
             return bool(sys.stdin.buffer.peek(1))  # type: ignore[union-attr]
     except (OSError, ValueError, AttributeError):

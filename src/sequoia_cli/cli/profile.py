@@ -27,7 +27,7 @@ def profile_command(
     ] = None,
     tokens: Annotated[
         str, typer.Option("--tokens", metavar="N,N,...", help="Tree sizes to time.")
-    ] = "1,2,3,4,6,8,12,16,24,32,64",
+    ] = "1,2,3,4,6,8,12,16,24,32,64,128",
     repeats: Annotated[int, typer.Option("--repeats", help="Rounds over all sizes, four steps each.")] = 6,
     temperature: options.Temperature = 0.0,
     modelled: Annotated[

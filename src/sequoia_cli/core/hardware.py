@@ -53,11 +53,6 @@ class HardwareProfile:
         """Seconds of the rest of a step with a tree of `size` nodes; 0 where the profile has none."""
         return interpolate(self.verify_seconds, size) if self.verify_seconds else 0.0
 
-    @property
-    def max_tokens(self) -> int | None:
-        """Largest tree the profile covers; None where its target time is a constant."""
-        return self.target_seconds[-1][0] if len(self.target_seconds) > 1 else None
-
     @classmethod
     def from_document(cls, document: Document) -> HardwareProfile:
         """Check and read a profile file. Raises `BadInput` naming file, key, value and what is allowed."""

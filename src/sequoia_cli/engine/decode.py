@@ -190,7 +190,9 @@ class _Text:
         self, layout: Layout, uniforms: Tensor, watch: Stopwatch
     ) -> tuple[list[int], dict[int, Tensor], list[float]]:
         """Tokens of all nodes, the draft's probabilities behind each expanded one, and seconds by level."""
-        tokens, rows, seconds = [self.root] + [0] * (layout.tree.size - 1), {}, []
+        tokens = [self.root] + [0] * (layout.tree.size - 1)
+        rows: dict[int, Tensor] = {}
+        seconds = []
         for level, nodes in enumerate(layout.expanded):
             assert self.draft is not None
             level_tokens = torch.tensor([tokens[node] for node in nodes], device=self.target.device)
@@ -203,9 +205,9 @@ class _Text:
             drawn, probs = pick_children(
                 probs, counts, noise, self.target.vocabulary, greedy=self.sampling.greedy
             )
-            for node, run, children, row in zip(nodes, runs, drawn, probs, strict=True):
-                tokens[run.start : run.stop] = children.tolist()
-                rows[node] = row
+            # The children of a level's nodes, one after the other, are the next level.
+            tokens[runs[0].start : runs[-1].stop] = torch.cat(drawn).tolist()
+            rows.update(zip(nodes, probs, strict=True))
             seconds.append(watch.lap())
         return tokens, rows, seconds
 

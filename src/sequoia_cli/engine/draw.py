@@ -13,7 +13,7 @@ _THIN = 1e-9
 
 def draw(probs: Tensor, uniform: float) -> int:
     """The token at `uniform` in [0, 1) of a (vocabulary,) row's cumulative distribution."""
-    cumulative = probs.cumsum(0, dtype=torch.float64)
+    cumulative = _cumulative(probs)
     return int(_locate(cumulative[None], cumulative[-1:] * uniform))
 
 
@@ -49,7 +49,7 @@ def _without_replacement(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tenso
     The mass without the tokens drawn so far is a shorter line; a point on it is carried over to the whole
     line by adding back, in order of position, the mass of each drawn token that lies before it.
     """
-    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    cumulative = _cumulative(probs)
     starts: list[Tensor] = []
     ends: list[Tensor] = []
     drawn: list[Tensor] = []
@@ -83,6 +83,13 @@ def _one_by_one(probs: Tensor, uniforms: Tensor) -> Tensor:
         drawn[token] = True
         rest[token] = 0
     return torch.tensor(tokens, device=probs.device)
+
+
+def _cumulative(probs: Tensor) -> Tensor:
+    """Cumulative sums along the last axis, in float64 and never falling."""
+    sums = probs.cumsum(-1, dtype=torch.float64)
+    # A parallel sum rounds each entry in its own way, and what falls by that would have tokens found twice.
+    return sums if sums.device.type == "cpu" else sums.cummax(-1).values
 
 
 def _locate(cumulative: Tensor, point: Tensor) -> Tensor:

@@ -53,7 +53,12 @@ class TreeMask:
 
     def over(self, length: int) -> Tensor:
         """The mask over `length` cache rows, prefix and nodes together: (1, 1, rows, length)."""
-        return self._buffer[..., self._buffer.shape[-1] - length :]
+        mask = self._buffer[..., self._buffer.shape[-1] - length :]
+        if mask.device.type == "cpu":
+            return mask
+        # The fused kernels of accelerators want rows and their start on multiples of 8 elements.
+        aligned = mask.new_empty((*mask.shape[:-1], -(-length // 8) * 8))[..., :length]
+        return aligned.copy_(mask)
 
 
 class Layout:

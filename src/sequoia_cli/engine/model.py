@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from sequoia_cli.core.tree import chain
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.layout import Layout, TreeMask
-from sequoia_cli.errors import BadInput
 
 #: A prompt is run in pieces of this many tokens, which bounds the memory of its attention scores.
 _PREFILL_TOKENS = 512
@@ -41,8 +40,8 @@ class LanguageModel:
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"  # renamed in 5.24
         self._keeps_logits = "logits_to_keep" in parameters
         self._takes_positions = "position_ids" in parameters
-        #: Positions the model has; a very large number where its family sets no limit.
-        self.context_limit = int(getattr(self.config, "max_position_embeddings", None) or 1 << 40)
+        #: Positions that can be used; a very large number where the family sets no limit.
+        self.context_limit = _context_limit(self.config)
 
     def new_cache(self, capacity: int) -> TreeCache:
         """A cache of `capacity` rows."""
@@ -109,6 +108,19 @@ class LanguageModel:
         return Output(output.logits[0], output.hidden_states[-1][0] if hidden else None)
 
 
+def _context_limit(config: PreTrainedConfig) -> int:
+    """Positions that a text may have.
+
+    Rotary frequencies that depend on the length of the text (Phi's long contexts, dynamic NTK) change behind
+    the original context, which leaves rows in the cache that were computed with others. Such texts end there.
+    """
+    limit = int(getattr(config, "max_position_embeddings", None) or 1 << 40)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("longrope", "dynamic"):
+        limit = min(limit, int(rope.get("original_max_position_embeddings") or limit))
+    return limit
+
+
 class Masks:
     """The masks of one block of nodes: one, or one per kind of attention layer.
 
@@ -122,11 +134,6 @@ class Masks:
         if not getattr(config, "use_sliding_window", True) or (window and window >= capacity):
             window = None
         kinds = set(getattr(config, "layer_types", None) or ()) if window else set()
-        if kinds - {_FULL, _SLIDING}:
-            raise BadInput(
-                f"{model.family} has layers of type {', '.join(sorted(kinds - {_FULL, _SLIDING}))}, "
-                "which take no tree mask"
-            )
 
         def build(window: int | None) -> TreeMask:
             return TreeMask(*block, capacity=capacity, dtype=model.dtype, device=model.device, window=window)

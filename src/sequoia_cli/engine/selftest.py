@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.layout import Layout
@@ -27,9 +28,11 @@ def check_tree_attention(model: LanguageModel, name: str) -> float:
     Returns the largest relative error. Raises `BadInput` naming the family where the model cannot take a
     tree mask, explicit positions or this cache: linear attention, positions from the row number, and so on.
     """
+    if found := _row_windows(model.config):
+        raise _refusal(model, name, f"it masks by row number ({found}), which a tree's rows are not")
     try:
         error = _worst_error(model, name)
-    except BadInput:
+    except (BadInput, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as failure:  # whatever a model does with arguments it was not made for
         detail = str(failure).strip().splitlines() or [""]
@@ -40,6 +43,18 @@ def check_tree_attention(model: LanguageModel, name: str) -> float:
             model, name, f"its logits for a tree are off by {error:.2g} (rounding allows {tolerance:g})"
         )
     return error
+
+
+def _row_windows(config: PreTrainedConfig) -> str | None:
+    """Attention that is cut by row number rather than position: too far back for the tiny tree to see."""
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        return f"layers of type {', '.join(sorted(kinds))}"
+    local = [kind for kind in getattr(config, "attention_layers", None) or () if kind == "local"]
+    if local:
+        return f"{len(local)} local layers"
+    windows = [key for key in ("attention_chunk_size", "keep_window_size") if getattr(config, key, None)]
+    return ", ".join(windows) or None
 
 
 def _refusal(model: LanguageModel, name: str, why: str) -> BadInput:

@@ -89,8 +89,8 @@ class Trial:
         if self._stale:
             self._update()
             self._draft = self._without_rejected()
-        proposed = float(self._draft[token])
-        return min(1.0, float(self._residual[token]) / proposed) if proposed > 0 else 1.0
+        proposed, wanted = float(self._draft[token]), float(self._residual[token])
+        return min(1.0, wanted / proposed) if proposed > 0 else float(wanted > 0)
 
     def reject(self, token: int) -> None:
         """Note that the child just asked about was not accepted."""

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from folders import alone, edit_json, pair, save
-from models import FAMILIES, SUPPORTED, tiny_model, tiny_tokenizer
+from models import SUPPORTED, tiny_model, tiny_tokenizer
 from sequoia_cli.engine.loading import hub
-from sequoia_cli.engine.loading.load import context_limit
+from sequoia_cli.engine.model import LanguageModel
 
 IDS = torch.arange(1, 9)[None]
 
@@ -106,10 +106,25 @@ def test_a_cache_setting_of_the_checkpoint_is_overridden_with_a_note(kind, tmp_p
     assert kind in note
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "kind", [{"repetition_penalty": 1.1}, {"suppress_tokens": [3]}, {"min_new_tokens": 4}]
+)
+def test_a_setting_that_would_change_the_text_is_told_and_not_ignored_in_silence(kind, tmp_path):
+    save(tmp_path / "t")
+    edit_json(tmp_path / "t" / "generation_config.json", **kind)
+    (note,) = alone(str(tmp_path / "t")).notes
+    ((key, value),) = kind.items()
+    assert f"{key}={value}" in note
+
+
+@pytest.mark.parametrize("family", SUPPORTED)
 def test_the_context_limit_is_what_the_config_says(family):
-    limit = context_limit(tiny_model(family))
-    assert limit == (None if family in ("bloom", "mamba") else 256)
+    assert LanguageModel(tiny_model(family)).context_limit == 256
+
+
+def test_the_context_ends_where_rotary_frequencies_would_change():
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64}
+    assert LanguageModel(tiny_model("llama", rope_parameters=rope)).context_limit == 64
 
 
 def test_a_hub_model_is_checked_before_its_weights_are_fetched(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from safetensors import SafetensorError
 
 from sequoia_cli.engine.loading import gguf_model, smollm2
-from sequoia_cli.engine.loading.load import context_limit
+from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import SequoiaError
 
 
@@ -140,7 +140,7 @@ def test_the_default_target_is_smollm2_as_published(smollm2_pair):
     ends = smollm2_pair.target.get_input_embeddings(), smollm2_pair.target.get_output_embeddings()
     assert ends[0].weight is ends[1].weight
     assert smollm2_pair.eos_ids == (2,)
-    assert context_limit(smollm2_pair.target) == 8192
+    assert LanguageModel(smollm2_pair.target).context_limit == 8192
     assert (smollm2_pair.target_name, smollm2_pair.draft_name) == ("smollm2", "smollm2-draft")
 
 

@@ -1,10 +1,10 @@
-"""Where a text ends: the ids that stop generation, and the positions that a model has."""
+"""Where a text ends: the ids that stop generation."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from sequoia_cli.engine.loading.checkpoint import Checkpoint
 from sequoia_cli.engine.loading.foreign import read_json
@@ -33,15 +33,6 @@ def end_of_text_ids(
         f"{checkpoint.source} names {id!r} as an end of text, which is no id that it has" for id in ignored
     ]
     return tuple(dict.fromkeys(usable)), notes
-
-
-def context_limit(model: PreTrainedModel) -> int | None:
-    """The number of positions `model` has; None where its family sets no limit."""
-    config = model.config.get_text_config()
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
-        if isinstance(limit := getattr(config, name, None), int) and limit > 0:
-            return limit
-    return None
 
 
 def _as_list(value: Any) -> list[Any]:

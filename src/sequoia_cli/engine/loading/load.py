@@ -8,14 +8,12 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sequoia_cli.engine.loading.checkpoint import CONTENTS, Checkpoint, describe
-from sequoia_cli.engine.loading.ending import context_limit, end_of_text_ids
+from sequoia_cli.engine.loading.ending import end_of_text_ids
 from sequoia_cli.engine.loading.sharing import lacks_embeddings, load_sharing, require_fit
 from sequoia_cli.engine.loading.sources import Announce, Source, fetch_description, fetch_weights, locate
 from sequoia_cli.engine.loading.tokenizers import first_difference
 from sequoia_cli.engine.loading.weights import load_model, weight_files, weight_names
 from sequoia_cli.errors import BadInput, SequoiaError
-
-__all__ = ["Pair", "Target", "context_limit", "load_pair", "load_target"]
 
 
 @dataclass(frozen=True)
