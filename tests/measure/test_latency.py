@@ -21,6 +21,7 @@ from sequoia_cli.measure.latency import (
     merge_samples,
     sort_samples,
     spread,
+    steadied,
     time_round,
     time_steps,
     timing_tree,
@@ -108,12 +109,27 @@ def test_the_medians_are_the_models_own_and_first_calls_and_prefills_are_left_ou
         assert seconds == pytest.approx([0.001 + 0.0002 * width] * len(seconds), abs=1e-9)
     for seconds in samples["verify"].values():
         assert seconds == pytest.approx([0.002] * len(seconds), abs=1e-9)
-    profile = fit_profile(samples, {"device": "slow", "context": 3}, {"command": "profile"})
+    profile = fit_profile(rounds, {"device": "slow", "context": 3}, {"command": "profile"})
     assert profile.target_seconds == tuple((size, round(0.005 + 0.0001 * size, 7)) for size in SIZES)
     assert profile.draft_seconds == ((1, 0.0012), (3, 0.0016), (8, 0.0026), (11, 0.0032))
     assert profile.verify_seconds == tuple((size, 0.002) for size in SIZES)
     assert (profile.origin, profile.device) == ("measured", "slow")
     assert profile.samples["target"][0] == [1, pytest.approx([0.0051] * 3 * STEPS)]
+
+
+def test_a_machine_that_changes_speed_between_rounds_is_timed_as_if_it_did_not():
+    true = {1: 1.0, 2: 1.1, 4: 1.3}
+    rounds = [
+        {
+            "target": {size: [pace * seconds] * 4 for size, seconds in true.items()},
+            "draft": {1: [pace * 0.2] * 4},
+            "verify": {},
+        }
+        for pace in (1.0, 1.5, 0.8, 1.0, 1.0)
+    ]
+    assert max(spread(seconds) for seconds in steadied(rounds)["target"].values()) < 1e-9
+    assert fitted(steadied(rounds)["target"]) == tuple(true.items())
+    assert steadied(rounds)["draft"][1] == pytest.approx([0.2] * 20)
 
 
 def test_every_round_has_an_order_of_its_own_and_tells_of_each_size(clock, monkeypatch):

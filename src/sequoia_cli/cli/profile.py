@@ -80,7 +80,7 @@ def profile_command(
         context_prompt,
         fit_profile,
         largest_context,
-        merge_samples,
+        steadied,
         time_round,
     )
     from sequoia_cli.measure.session import open_session, packages, plain_name
@@ -112,9 +112,9 @@ def profile_command(
                     session.target, session.draft, sizes, prompt, number, pair, lambda: bar.advance(task)
                 )
             )
-    samples = merge_samples(_numbered(entry) for entry in journal.entries[:repeats])
-    unusable = _check_spread(samples, say)
-    result = fit_profile(samples, conditions, record(context_, packages(), say.warnings))
+    rounds = [_numbered(entry) for entry in journal.entries[:repeats]]
+    unusable = _check_spread(steadied(rounds), say)
+    result = fit_profile(rounds, conditions, record(context_, packages(), say.warnings))
     publish("profile", result.to_dict(), place, json, say)
     _show(result, say)
     if unusable:

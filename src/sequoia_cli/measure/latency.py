@@ -125,13 +125,14 @@ def merge_samples(parts: Iterable[Samples]) -> Samples:
 
 
 def fit_profile(
-    samples: Samples, conditions: Mapping[str, Any], record: Mapping[str, Any]
+    rounds: Sequence[Samples], conditions: Mapping[str, Any], record: Mapping[str, Any]
 ) -> HardwareProfile:
-    """The profile of what was timed, with the raw samples beside the fit."""
+    """The profile of what was timed in these rounds, with the raw samples beside the fit."""
+    steady, samples = steadied(rounds), merge_samples(rounds)
     return HardwareProfile(
-        target_seconds=fitted(samples["target"]),
-        draft_seconds=fitted(samples["draft"]),
-        verify_seconds=fitted(samples["verify"]),
+        target_seconds=fitted(steady["target"]),
+        draft_seconds=fitted(steady["draft"]),
+        verify_seconds=fitted(steady["verify"]),
         origin="measured",
         device=str(conditions["device"]),
         conditions=conditions,
@@ -140,6 +141,27 @@ def fit_profile(
             for part, by_size in samples.items()
         },
         record=record,
+    )
+
+
+def steadied(rounds: Sequence[Samples]) -> Samples:
+    """All samples together, each divided by the pace of its round.
+
+    A shared machine changes speed from one half minute to the next, by up to a half. All sizes are timed in
+    every round, so a round's pace is the median over sizes of its target times relative to their median over
+    rounds; taking it out leaves what the sizes cost relative to each other.
+    """
+    cells = [
+        {size: statistics.median(seconds) for size, seconds in part["target"].items()} for part in rounds
+    ]
+    typical = {size: statistics.median(cell[size] for cell in cells) for size in cells[0]}
+    paces = [statistics.median(cell[size] / typical[size] for size in typical) for cell in cells]
+    return merge_samples(
+        {
+            part: {size: [value / pace for value in seconds] for size, seconds in by_size.items()}
+            for part, by_size in samples.items()
+        }
+        for samples, pace in zip(rounds, paces, strict=True)
     )
 
 
