@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from sequoia_cli.cli.render import plain_table
-from sequoia_cli.compiler.best import Rows
 from sequoia_cli.compiler.choice import Candidate, Choice
-from sequoia_cli.compiler.value import node_scores
+from sequoia_cli.compiler.value import Rows, node_scores
 
 
 def summary(choice: Choice) -> str:

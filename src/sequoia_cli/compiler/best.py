@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
 from sequoia_cli.compiler import build, heap, tables
 from sequoia_cli.compiler.tables import MAX_SIZE, Floats, Ints
+from sequoia_cli.compiler.value import Rows
 from sequoia_cli.core.tree import TokenTree
-
-Rows = Sequence[Sequence[float]]
 
 
 def largest_tree(rows: Rows, depth: int, branch: int) -> int:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sequoia_cli.compiler import shapes
-from sequoia_cli.compiler.best import BestTrees, Rows
+from sequoia_cli.compiler.best import BestTrees
 from sequoia_cli.compiler.choice import Candidate, Choice, CurvePoint
 from sequoia_cli.compiler.cost import CostTable, check_first_times, largest_size, step_seconds
 from sequoia_cli.compiler.families import TIE, Family, best_family, prefix_family
 from sequoia_cli.compiler.tables import MAX_SIZE
-from sequoia_cli.compiler.value import expected_tokens
+from sequoia_cli.compiler.value import Rows, expected_tokens
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.errors import BadInput

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sequoia_cli.compiler.best import BestTrees, Rows
+from sequoia_cli.compiler.best import BestTrees
 from sequoia_cli.compiler.cost import CostTable
 from sequoia_cli.compiler.shapes import prefix
 from sequoia_cli.compiler.tables import Floats, Ints
-from sequoia_cli.compiler.value import node_scores
+from sequoia_cli.compiler.value import Rows, node_scores
 from sequoia_cli.core.tree import TokenTree
 
 #: Seconds per token that differ by less than this share count as equal; the smaller tree is taken then.

@@ -95,7 +95,7 @@ class Fields:
         required: bool = True,
     ) -> None:
         if not isinstance(data, Mapping):
-            raise BadInput(f"{source}: a {what} is a mapping of keys to values, found {_shown(data)}")
+            raise BadInput(f"{source}: a {what} is a mapping of keys to values, found {shown(data)}")
         self.source, self.data = source, data
         self._check_schema(schema, required)
         known = list(known)
@@ -107,7 +107,7 @@ class Fields:
 
     def wrong(self, key: str, expected: str) -> BadInput:
         """The error for a key whose value is not what is expected."""
-        return BadInput(f"{self.source}: '{key}' is {_shown(self.data.get(key))}; expected {expected}")
+        return BadInput(f"{self.source}: '{key}' is {shown(self.data.get(key))}; expected {expected}")
 
     def require(self, key: str) -> Any:
         """The value of a key that must be there."""
@@ -152,12 +152,12 @@ class Fields:
         for index, pair in enumerate(value):
             where = f"{self.source}: '{key}' entry {index + 1}"
             if not isinstance(pair, list | tuple) or len(pair) != 2:
-                raise BadInput(f"{where} is {_shown(pair)}; expected a pair [tokens, seconds]")
+                raise BadInput(f"{where} is {shown(pair)}; expected a pair [tokens, seconds]")
             tokens, seconds = pair
             if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
-                raise BadInput(f"{where} has tokens {_shown(tokens)}; expected a whole number of at least 1")
+                raise BadInput(f"{where} has tokens {shown(tokens)}; expected a whole number of at least 1")
             if not is_number(seconds) or not seconds > 0:
-                raise BadInput(f"{where} has seconds {_shown(seconds)}; expected a number above 0")
+                raise BadInput(f"{where} has seconds {shown(seconds)}; expected a number above 0")
             if pairs and tokens <= pairs[-1][0]:
                 raise BadInput(f"{where} has tokens {tokens} after {pairs[-1][0]}; tokens must rise")
             pairs.append((tokens, float(seconds)))
@@ -174,7 +174,8 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as messages show it: on one line, and not too long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -30,6 +30,11 @@ class Trials:
     depths: int
     new_tokens: int
 
+    @property
+    def tree(self) -> TokenTree:
+        """The tree whose steps are counted: one level of all ranks."""
+        return TokenTree((-1, *[0] * self.ranks))
+
 
 def on_policy(
     target: LanguageModel,
@@ -45,8 +50,7 @@ def on_policy(
 
     A step whose tree was cut because the budget was used up is no trial. One depth only.
     """
-    star = TokenTree((-1, *[0] * trials.ranks))
-    decoder = Decoder(target, draft, star, trials.sampling, trials.draft_sampling)
+    decoder = Decoder(target, draft, trials.tree, trials.sampling, trials.draft_sampling)
     count, accepted = 0, [0.0] * trials.ranks
     for step in decoder.decode(prompt, trials.new_tokens, eos_ids=eos_ids, generator=generator):
         if step.size == 1:
@@ -100,8 +104,7 @@ def places_along(
     Each token is the one that verification of the children gives, so the text is the target's own, and a
     token comes with the hit that it goes with: which tokens are hit has a say in what is hit next.
     """
-    star = TokenTree((-1, *[0] * trials.ranks))
-    decoder = Decoder(target, draft, star, trials.sampling, trials.draft_sampling)
+    decoder = Decoder(target, draft, trials.tree, trials.sampling, trials.draft_sampling)
     list(decoder.decode(prompt, 0))  # checks the prompt
     # A step of two layers has room at all tokens but the last, of the text or of either context.
     context = min(target.context_limit, draft.context_limit)
@@ -109,11 +112,11 @@ def places_along(
     if count < 1:
         return []
     prompt_ids = torch.tensor(list(prompt), device=target.device)
-    capacity = len(prompt) + trials.new_tokens + star.size
+    capacity = len(prompt) + trials.new_tokens + trials.tree.size
     cache = target.new_cache(capacity)
     reads, greedy = draft.reads_hidden, trials.sampling.greedy
     draft.start(prompt_ids, capacity, target.prefill(prompt_ids[:-1], cache, hidden=reads))
-    layout, token = Layout(star), prompt[-1]
+    layout, token = Layout(trials.tree), prompt[-1]
     places = []
     for _ in range(count):
         root = torch.tensor([token], device=target.device)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sequoia_cli.core.artifact import shown
 from sequoia_cli.core.paths import package_data
 from sequoia_cli.errors import BadInput, SequoiaError
 
@@ -151,9 +152,3 @@ _READERS: dict[str, Callable[[str, str], Iterator[Record]]] = {
     ".json": _json_list,
     ".txt": _text_lines,
 }
-
-
-def shown(value: Any) -> str:
-    """A value as messages show it: on one line, and not too long."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -10,8 +10,9 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from sequoia_cli.core.artifact import shown
 from sequoia_cli.errors import BadInput
-from sequoia_cli.measure.prompt_files import Record, open_source, shown
+from sequoia_cli.measure.prompt_files import Record, open_source
 
 #: One turn of a chat: `role` and `content`.
 Message = Mapping[str, str]
