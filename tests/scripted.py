@@ -44,6 +44,7 @@ class ScriptedDraft:
     """A draft that proposes behind a token from that token's row of `table`."""
 
     reads_hidden = False
+    ids = None
 
     def __init__(self, table: Table, context_limit: int = 1000) -> None:
         self._logits = torch.tensor(table, dtype=torch.float64).log()

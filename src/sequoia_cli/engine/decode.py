@@ -82,13 +82,24 @@ def default_draft_sampling(sampling: Sampling) -> Sampling:
 
 
 def pick_children(
-    probs: Tensor, counts: Sequence[int], uniforms: Tensor, vocabulary: int, *, greedy: bool
+    probs: Tensor,
+    counts: Sequence[int],
+    uniforms: Tensor,
+    vocabulary: int,
+    *,
+    greedy: bool,
+    ids: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """Children of a level's nodes, and the probabilities (nodes, vocabulary) they were drawn from.
 
-    The draft's columns are filled up to the target's `vocabulary` with zeros: ids it does not know.
+    The columns are the draft's `ids`; the target's other ids, up to its `vocabulary`, have probability 0.
+    For a greedy target, which asks for no probabilities, the draft's columns may be returned as they are.
     """
-    if probs.shape[-1] < vocabulary:
+    if greedy and ids is not None and max(counts) <= len(ids):
+        return [ids[picked] for picked in top_children(probs, counts)], probs
+    if ids is not None:
+        probs = probs.new_zeros(len(probs), vocabulary).index_copy_(1, ids, probs)
+    elif probs.shape[-1] < vocabulary:
         probs = pad(probs, (0, vocabulary - probs.shape[-1]))
     return (top_children(probs, counts) if greedy else draw_children(probs, counts, uniforms)), probs
 
@@ -203,7 +214,12 @@ class _Text:
             for row, run in enumerate(runs):
                 noise[row, : len(run)] = uniforms[run.start : run.stop]
             drawn, probs = pick_children(
-                probs, counts, noise, self.target.vocabulary, greedy=self.sampling.greedy
+                probs,
+                counts,
+                noise,
+                self.target.vocabulary,
+                greedy=self.sampling.greedy,
+                ids=self.draft.ids,
             )
             # The children of a level's nodes, one after the other, are the next level.
             tokens[runs[0].start : runs[-1].stop] = torch.cat(drawn).tolist()

@@ -23,6 +23,8 @@ class Draft(Protocol):
     context_limit: int
     #: Whether `start` and `commit` are to be given the target's last hidden states.
     reads_hidden: bool
+    #: (columns,) the target's id of each column of `expand`; None where the columns are the ids from 0.
+    ids: Tensor | None
 
     def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
         """Begin a text with the (tokens,) of `prompt`, of which the last is the first tree's root.
@@ -33,8 +35,7 @@ class Draft(Protocol):
     def expand(self, layout: Layout, level: int, tokens: Tensor, sampling: Sampling) -> Tensor:
         """Probabilities (nodes, vocabulary), float32 or wider, behind the nodes `layout.expanded[level]`.
 
-        `tokens` are the tokens of these nodes. The columns are the target's ids from 0; an id that the draft
-        does not know has probability 0 or no column.
+        `tokens` are the tokens of these nodes. The columns are `ids`; what has no column is never proposed.
         """
 
     def commit(
@@ -42,8 +43,9 @@ class Draft(Protocol):
     ) -> None:
         """Take over the accepted path (nodes, root first) and the token behind it, the next root.
 
-        `tokens` are those of the path's nodes behind the root, then the next root; `hidden` has one row per
-        node of the path.
+        `tokens` are those accepted behind the root, then the next root; `hidden` has the target's row behind
+        each of them. Where several drafts share a step, the path ends where it leaves this draft's own tree,
+        while `tokens` and `hidden` go on.
         """
 
 
@@ -56,10 +58,12 @@ class IndependentDraft:
 
     reads_hidden = False
 
-    def __init__(self, model: LanguageModel, target_vocabulary: int) -> None:
+    def __init__(self, model: LanguageModel, target_vocabulary: int, ids: Tensor | None = None) -> None:
+        """`ids` are the target's ids of the rows of the model's head, where that was cut down to them."""
         self.model = model
         self.context_limit = model.context_limit
-        self._columns = min(model.vocabulary, target_vocabulary)
+        self.ids = ids
+        self._columns = len(ids) if ids is not None else min(model.vocabulary, target_vocabulary)
 
     def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
         """Run all but the prompt's last token."""

@@ -13,8 +13,13 @@ _THIN = 1e-9
 
 def draw(probs: Tensor, uniform: float) -> int:
     """The token at `uniform` in [0, 1) of a (vocabulary,) row's cumulative distribution."""
+    return int(draw_rows(probs[None], torch.tensor([uniform], dtype=torch.float64, device=probs.device)))
+
+
+def draw_rows(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """The same for each of (rows, vocabulary) at its own of (rows,) uniforms."""
     cumulative = _cumulative(probs)
-    return int(_locate(cumulative[None], cumulative[-1:] * uniform))
+    return _locate(cumulative, cumulative[:, -1] * uniforms)
 
 
 def draw_children(probs: Tensor, counts: Sequence[int], uniforms: Tensor) -> list[Tensor]:

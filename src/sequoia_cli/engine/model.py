@@ -25,6 +25,10 @@ class Output(NamedTuple):
     logits: Tensor
     hidden: Tensor | None
 
+    def of_text(self, index: int) -> Output:
+        """One text of a batch of them."""
+        return Output(self.logits[index], self.hidden[index] if self.hidden is not None else None)
+
 
 class LanguageModel:
     """A causal model as the engine uses it: batch of one, explicit positions, explicit tree masks."""
@@ -67,9 +71,8 @@ class LanguageModel:
         """
         if masks is None and len(tokens) > 1:
             masks = self._chain(len(tokens), cache)
-        return self._run(
-            tokens, positions, cache, masks.over(cache.length + len(tokens)) if masks else None, hidden, 0
-        )
+        mask = masks.over(cache.length + len(tokens)) if masks else None
+        return self._run(tokens[None], positions[None], cache, mask, hidden, 0).of_text(0)
 
     @torch.inference_mode()
     def prefill(self, tokens: Tensor, cache: TreeCache, *, hidden: bool = False) -> Tensor | None:
@@ -78,10 +81,20 @@ class LanguageModel:
         for first in range(0, len(tokens), _PREFILL_TOKENS):
             piece = tokens[first : first + _PREFILL_TOKENS]
             positions = torch.arange(first, first + len(piece), device=self.device)
-            output = self._run(piece, positions, cache, None, hidden, 1)
+            output = self._run(piece[None], positions[None], cache, None, hidden, 1).of_text(0)
             if output.hidden is not None:
                 states.append(output.hidden)
         return torch.cat(states) if states else None
+
+    @torch.inference_mode()
+    def forward_rows(self, tokens: Tensor, positions: Tensor, cache: TreeCache, attended: Tensor) -> Output:
+        """Run one token of each of many texts side by side: `tokens` and `positions` are (rows,).
+
+        `attended` is (rows, cache length + 1), 1 where a row's text may look. Hidden states come along.
+        """
+        output = self._run(tokens[:, None], positions[:, None], cache, attended, True, 0)
+        assert output.hidden is not None
+        return Output(output.logits[:, 0], output.hidden[:, 0])
 
     def _chain(self, length: int, cache: TreeCache) -> Masks:
         if length not in cache.chain_masks:
@@ -97,15 +110,16 @@ class LanguageModel:
         hidden: bool,
         keep: int,
     ) -> Output:
+        """(texts, rows) of tokens in; logits and hidden states (texts, rows, ...) out."""
         arguments = {self._cache_name: cache, "use_cache": True, "attention_mask": mask, "return_dict": True}
         if self._takes_positions:
-            arguments["position_ids"] = positions[None]
+            arguments["position_ids"] = positions
         if self._keeps_logits:
             arguments["logits_to_keep"] = keep
         if hidden:
             arguments["output_hidden_states"] = True
-        output = self.model(input_ids=tokens[None], **arguments)
-        return Output(output.logits[0], output.hidden_states[-1][0] if hidden else None)
+        output = self.model(input_ids=tokens, **arguments)
+        return Output(output.logits, output.hidden_states[-1] if hidden else None)
 
 
 def _context_limit(config: PreTrainedConfig) -> int:

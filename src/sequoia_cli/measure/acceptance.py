@@ -130,6 +130,7 @@ def places_along(
             noise[None, 2:],
             target.vocabulary,
             greedy=greedy,
+            ids=draft.ids,
         )
         children = drawn[0].tolist()
         if greedy:

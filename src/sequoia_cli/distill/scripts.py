@@ -1,0 +1,145 @@
+"""What a target is to write: texts as parts that are given and parts that it writes itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sequoia_cli.errors import BadInput
+
+#: Stands where a turn's text goes when a chat template is taken apart.
+_TURN = "sequoiaturn{}end"
+
+
+@dataclass(frozen=True)
+class Given:
+    """Tokens that are put before the target as they are."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Tokens that the target writes: up to `most`, or up to one of the `ends`.
+
+    Where the next part begins with the end that was written, it is not given again. `answer` marks what a
+    draft is to be good at, as against the turns of a user that the target makes up.
+    """
+
+    most: int
+    ends: frozenset[int]
+    temperature: float
+    answer: bool
+
+
+#: The parts of one text.
+Script = Sequence[Given | Written]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Most tokens of a turn that the target writes for its user, and of an answer."""
+
+    user: int = 96
+    answer: int = 128
+
+
+def chats(
+    tokenizer: Any, eos_ids: Sequence[int], temperatures: Sequence[float], lengths: Lengths, seed: int
+) -> Iterator[Script]:
+    """Chats of which the target writes both sides: one or two turns, the user's at temperature 1.
+
+    The user's side is drawn from the model's own idea of what follows the template's user header, which is
+    how a chat model gives back what it was trained on (Magpie, arXiv 2406.08464). Raises `BadInput` where
+    the template does not lend itself to it.
+    """
+    turns = _ChatTemplate(tokenizer)
+    ends = frozenset(eos_ids)
+    chance = random.Random(seed)
+    while True:
+        answer = Written(lengths.answer, ends | turns.answer_ends, chance.choice(temperatures), True)
+        user = Written(lengths.user, ends | turns.user_ends, 1.0, False)
+        script: list[Given | Written] = [turns.start, user, turns.to_answer, answer]
+        if turns.to_user is not None and chance.random() < 0.5:
+            script += [turns.to_user, user, turns.to_answer, answer]
+        yield script
+
+
+def documents(tokenizer: Any, eos_ids: Sequence[int], temperatures: Sequence[float], seed: int) -> Iterator[Script]:
+    """Texts of a base model, from its start token on. Raises `BadInput` for a tokenizer without one."""
+    start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if start is None:
+        raise BadInput(
+            "this tokenizer has neither a chat template nor a start token, so the target cannot be asked to "
+            "write from nothing",
+            hint="give prompts with --dataset",
+        )
+    chance = random.Random(seed)
+    while True:
+        yield [Given((start,)), Written(1 << 40, frozenset(eos_ids), chance.choice(temperatures), True)]
+
+
+def answers(
+    prompts: Sequence[Sequence[int]],
+    eos_ids: Sequence[int],
+    temperatures: Sequence[float],
+    lengths: Lengths,
+    seed: int,
+) -> Iterator[Script]:
+    """Answers to given prompts, over and over, each time at another temperature."""
+    chance = random.Random(seed)
+    while True:
+        for prompt in chance.sample(prompts, len(prompts)):
+            answer = Written(lengths.answer, frozenset(eos_ids), chance.choice(temperatures), True)
+            yield [Given(tuple(prompt)), answer]
+
+
+class _ChatTemplate:
+    """A chat template taken apart around its turns."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        start, to_answer = _around(tokenizer, 1)
+        self.start = Given(_ids(tokenizer, start))
+        self.to_answer = Given(_ids(tokenizer, to_answer))
+        if not self.start.tokens or not self.to_answer.tokens:
+            raise BadInput(
+                "the chat template of this tokenizer puts nothing before or behind a user's turn, so the "
+                "target cannot be asked to write one",
+                hint="give prompts with --dataset",
+            )
+        try:
+            # A template may refuse a second turn, or print the first one differently when another follows.
+            first, _, to_user, _ = _around(tokenizer, 2)
+            self.to_user = Given(_ids(tokenizer, to_user)) if first == start else None
+        except BadInput:
+            self.to_user = None
+        self.user_ends = frozenset(self.to_answer.tokens[:1])
+        self.answer_ends = frozenset(self.to_user.tokens[:1]) if self.to_user else frozenset()
+
+
+def _around(tokenizer: Any, turns: int) -> list[str]:
+    """What the template prints before, between and behind the texts of `turns` turns of a user."""
+    names = [_TURN.format(number) for number in range(2 * turns - 1)]
+    messages = [
+        {"role": ("user", "assistant")[number % 2], "content": name} for number, name in enumerate(names)
+    ]
+    try:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # a template is a program that came with the model: it may raise anything
+        raise BadInput(f"the chat template of this tokenizer refuses a chat: {error}") from None
+    pieces = []
+    for name in names:
+        piece, found, text = text.partition(name)
+        if not found:
+            raise BadInput(
+                "the chat template of this tokenizer does not print a user's turn as it is",
+                hint="give prompts with --dataset",
+            )
+        pieces.append(piece)
+    return [*pieces, text]
+
+
+def _ids(tokenizer: Any, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
