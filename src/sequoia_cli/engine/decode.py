@@ -97,11 +97,16 @@ def pick_children(
     """
     if greedy and ids is not None and max(counts) <= len(ids):
         return [ids[picked] for picked in top_children(probs, counts)], probs
-    if ids is not None:
-        probs = probs.new_zeros(len(probs), vocabulary).index_copy_(1, ids, probs)
-    elif probs.shape[-1] < vocabulary:
-        probs = pad(probs, (0, vocabulary - probs.shape[-1]))
+    probs = over_vocabulary(probs, vocabulary, ids)
     return (top_children(probs, counts) if greedy else draw_children(probs, counts, uniforms)), probs
+
+
+def over_vocabulary(probs: Tensor, vocabulary: int, ids: Tensor | None) -> Tensor:
+    """A draft's columns, which are its `ids`, as (nodes, vocabulary); it never proposes the other ids."""
+    if ids is not None:
+        return probs.new_zeros(len(probs), vocabulary).index_copy_(1, ids, probs)
+    missing = vocabulary - probs.shape[-1]
+    return pad(probs, (0, missing)) if missing > 0 else probs
 
 
 class _Text:

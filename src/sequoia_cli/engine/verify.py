@@ -86,11 +86,16 @@ class Trial:
 
     def chance(self, token: int) -> float:
         """min(1, R(x) / D(x)) for the next child, given that those before were rejected."""
+        residual, draft = self.laws()
+        proposed, wanted = float(draft[token]), float(residual[token])
+        return min(1.0, wanted / proposed) if proposed > 0 else float(wanted > 0)
+
+    def laws(self) -> tuple[Tensor, Tensor]:
+        """R and D for the next child, given that those before were rejected."""
         if self._stale:
             self._update()
             self._draft = self._without_rejected()
-        proposed, wanted = float(self._draft[token]), float(self._residual[token])
-        return min(1.0, wanted / proposed) if proposed > 0 else float(wanted > 0)
+        return self._residual, self._draft
 
     def reject(self, token: int) -> None:
         """Note that the child just asked about was not accepted."""
