@@ -40,9 +40,9 @@ def edit_weights(folder: Path, drop: tuple[str, ...] = (), **added: torch.Tensor
     save_file({**kept, **added}, path, metadata={"format": "pt"})
 
 
-def pair(target: str, draft: str, **options: Any):
+def pair(target: str, *drafts: str, **options: Any):
     """`load_pair` in float32 on the CPU."""
-    return load_pair(target, draft, **{**CPU, **options})
+    return load_pair(target, *drafts, **{**CPU, **options})
 
 
 def alone(target: str, **options: Any):

@@ -202,7 +202,7 @@ def test_downloads_show_bars_only_where_the_command_does(pair, monkeypatch, prog
     transformers.logging.enable_progress_bar()
     try:
         session.open_session(
-            pair[1], None, device="cpu", dtype="float32", trust_remote_code=False, progress=progress
+            pair[1], [], device="cpu", dtype="float32", trust_remote_code=False, progress=progress
         )
         assert huggingface_hub.utils.are_progress_bars_disabled() == disabled
     finally:

@@ -93,7 +93,7 @@ def acceptance_command(
     prompts = load_prompts(dataset, limit=limit, column=column)
     session = open_session(
         target,
-        draft,
+        [draft],
         device=device,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
@@ -165,7 +165,7 @@ def _measure(
         for index in range(len(samples), len(prompts)):
             counts = estimate(
                 session.target,
-                session.draft,
+                session.drafts[0],
                 prompts[index],
                 trials,
                 index=index,

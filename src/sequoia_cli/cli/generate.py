@@ -92,7 +92,7 @@ def generate_command(
     speculates = plan is not None and plan.tree.size > 1
     session = open_session(
         target,
-        draft if speculates else None,
+        [draft] if speculates else [],
         device=device,
         dtype=dtype,
         trust_remote_code=trust_remote_code,

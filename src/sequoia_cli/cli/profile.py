@@ -89,15 +89,15 @@ def profile_command(
     place = Output(output or f"profiles/{plain_name(target)}.yaml", force=force)
     session = open_session(
         target,
-        draft,
+        [draft],
         device=device,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
         progress=say.shows_progress,
         announce=say.note,
     )
-    assert session.draft is not None
-    if context > (most := largest_context(session.target, session.draft)):
+    (drafted,) = session.drafts
+    if context > (most := largest_context(session.target, drafted)):
         raise BadInput(f"--context is {context}; these models leave room for {most} tokens before the tree")
     conditions = {**session.conditions, "context": context, "temperature": temperature}
     measured = {"measure": "profile", **conditions, "sizes": sizes}
@@ -108,9 +108,7 @@ def profile_command(
         task = bar.add_task("timing", total=repeats * len(sizes), completed=done * len(sizes))
         for number in range(done, repeats):
             journal.add(
-                time_round(
-                    session.target, session.draft, sizes, prompt, number, pair, lambda: bar.advance(task)
-                )
+                time_round(session.target, drafted, sizes, prompt, number, pair, lambda: bar.advance(task))
             )
     rounds = [_numbered(entry) for entry in journal.entries[:repeats]]
     unusable = _check_spread(steadied(rounds), say)

@@ -38,7 +38,8 @@ class Run:
 
     def __post_init__(self) -> None:
         session, tree = self.session, self.plan.tree if self.plan else ROOT_ONLY
-        self._decoder = Decoder(session.target, session.draft, tree, self.sampling, self.draft_sampling)
+        draft = session.drafts[0] if session.drafts else None
+        self._decoder = Decoder(session.target, draft, tree, self.sampling, self.draft_sampling)
         self._plain_decoder = Decoder(session.target, sampling=self.sampling)
         self._ids = [session.encode(prompt, raw=self.raw) for prompt in self.prompts]
 

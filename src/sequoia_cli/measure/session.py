@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from sequoia_cli import __version__
-from sequoia_cli.engine.draft import IndependentDraft
+from sequoia_cli.engine.draft import Draft, IndependentDraft
 from sequoia_cli.engine.loading.devices import parse_device, parse_dtype
 from sequoia_cli.engine.loading.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
@@ -26,10 +26,10 @@ from sequoia_cli.measure.prompts import Prompt
 
 @dataclass(frozen=True)
 class Session:
-    """What a command works with. `draft` is None where only the target was loaded."""
+    """What a command works with. There are no `drafts` where only the target was loaded."""
 
     target: LanguageModel
-    draft: IndependentDraft | None
+    drafts: tuple[Draft, ...]
     tokenizer: Any
     eos_ids: tuple[int, ...]
     conditions: Mapping[str, Any]
@@ -69,7 +69,7 @@ class Session:
 
 def open_session(
     target: str,
-    draft: str | None,
+    drafts: Sequence[str],
     *,
     device: str,
     dtype: str,
@@ -77,9 +77,9 @@ def open_session(
     progress: bool = False,
     announce: Callable[[str], None] = lambda line: None,
 ) -> Session:
-    """Load and test the models; `announce` is told what takes long and what was found out.
+    """Load and test a target and its drafts, of which there may be none.
 
-    `progress` lets downloads show their bars.
+    `announce` is told what takes long and what was found out; `progress` lets downloads show their bars.
 
     Raises `BadInput` or `SequoiaError` saying which model, and why.
     """
@@ -96,30 +96,30 @@ def open_session(
         "trust_remote_code": trust_remote_code,
         "announce": announce,
     }
-    if draft is None:
+    if not drafts:
         alone = load_target(target, **options)
         loaded, tokenizer, eos_ids, notes = alone.model, alone.tokenizer, alone.eos_ids, alone.notes
-        drafted = None
+        drafted = []
     else:
-        pair = load_pair(target, draft, **options)
+        pair = load_pair(target, *drafts, **options)
         loaded, tokenizer, eos_ids, notes = pair.target, pair.tokenizer, pair.eos_ids, pair.notes
-        drafted = LanguageModel(pair.draft)
+        drafted = [LanguageModel(draft) for draft in pair.drafts]
     for note in notes:
         announce(note)
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
-    if drafted is not None:
-        check_tree_attention(drafted, f"draft '{draft}'")
+    for draft, name in zip(drafted, drafts, strict=True):
+        check_tree_attention(draft, f"draft '{name}'")
     conditions = {
         "target": target,
-        "draft": draft,
+        "draft": " + ".join(drafts) or None,
         "dtype": dtype_name(width),
         "device": device_name(place),
         "threads": torch.get_num_threads() if place.type == "cpu" else None,
     }
     return Session(
         model,
-        IndependentDraft(drafted, model.vocabulary) if drafted is not None else None,
+        tuple(IndependentDraft(draft, model.vocabulary) for draft in drafted),
         tokenizer,
         eos_ids,
         {key: value for key, value in conditions.items() if value is not None},

@@ -23,9 +23,9 @@ def test_a_model_is_loaded_as_it_was_saved(family, tmp_path):
 
 def test_a_pair_is_loaded_in_the_dtype_asked_for(tmp_path):
     loaded = pair(save(tmp_path / "t", "mistral"), save(tmp_path / "d", "gpt2", seed=1), dtype=torch.bfloat16)
-    assert loaded.target.dtype == loaded.draft.dtype == torch.bfloat16
-    assert (loaded.target.config.model_type, loaded.draft.config.model_type) == ("mistral", "gpt2")
-    assert (loaded.target_name, loaded.draft_name) == (str(tmp_path / "t"), str(tmp_path / "d"))
+    assert loaded.target.dtype == loaded.drafts[0].dtype == torch.bfloat16
+    assert (loaded.target.config.model_type, loaded.drafts[0].config.model_type) == ("mistral", "gpt2")
+    assert (loaded.target_name, loaded.draft_names) == (str(tmp_path / "t"), (str(tmp_path / "d"),))
     assert loaded.tokenizer.convert_ids_to_tokens(7) == "w7"
     assert loaded.notes == ()
 
@@ -46,7 +46,7 @@ def test_padded_vocabularies_that_differ_in_size_load_with_one_note(target, draf
     ]
     loaded = pair(*names)
     assert loaded.target.config.vocab_size == target
-    assert loaded.draft.config.vocab_size == draft
+    assert loaded.drafts[0].config.vocab_size == draft
     (note,) = loaded.notes
     assert f"{target} vocabulary rows" in note
 

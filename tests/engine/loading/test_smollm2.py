@@ -141,7 +141,7 @@ def test_the_default_target_is_smollm2_as_published(smollm2_pair):
     assert ends[0].weight is ends[1].weight
     assert smollm2_pair.eos_ids == (2,)
     assert LanguageModel(smollm2_pair.target).context_limit == 8192
-    assert (smollm2_pair.target_name, smollm2_pair.draft_name) == ("smollm2", "smollm2-draft")
+    assert (smollm2_pair.target_name, smollm2_pair.draft_names) == ("smollm2", ("smollm2-draft",))
 
 
 def test_its_tokenizer_adds_no_start_and_renders_turns(smollm2_pair):
@@ -185,9 +185,9 @@ def test_its_greedy_answer_makes_sense_and_stops(smollm2_pair):
 
 def test_the_default_draft_costs_only_its_own_layers(smollm2_pair):
     target = {id(parameter) for parameter in smollm2_pair.target.parameters()}
-    own = [parameter for parameter in smollm2_pair.draft.parameters() if id(parameter) not in target]
+    own = [parameter for parameter in smollm2_pair.drafts[0].parameters() if id(parameter) not in target]
     assert sum(parameter.numel() for parameter in own) == 10_620_864
-    ends = smollm2_pair.draft.get_input_embeddings(), smollm2_pair.draft.get_output_embeddings()
+    ends = smollm2_pair.drafts[0].get_input_embeddings(), smollm2_pair.drafts[0].get_output_embeddings()
     assert {id(end.weight) for end in ends} == {id(smollm2_pair.target.get_input_embeddings().weight)}
 
 
@@ -207,7 +207,7 @@ def test_the_default_draft_predicts_its_target_about_as_often_as_its_readme_says
     ]
     answer = slice(text.shape[1] - 70, None)
     choices, guesses = (
-        model(text).logits[0, answer].argmax(-1) for model in (smollm2_pair.target, smollm2_pair.draft)
+        model(text).logits[0, answer].argmax(-1) for model in (smollm2_pair.target, smollm2_pair.drafts[0])
     )
     hits = (choices == guesses).float().mean().item()
     # 0.373 over many texts; a draft with random or misplaced weights is right for none in a hundred.

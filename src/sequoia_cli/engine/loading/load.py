@@ -29,14 +29,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and a draft that read ids alike. The tokenizer and the ends of text are the target's."""
+    """A target and its drafts, which read ids as it does. Tokenizer and ends of text are the target's."""
 
     target: PreTrainedModel
-    draft: PreTrainedModel
+    drafts: tuple[PreTrainedModel, ...]
     tokenizer: PreTrainedTokenizerBase
     eos_ids: tuple[int, ...]
     target_name: str
-    draft_name: str
+    draft_names: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -65,49 +65,62 @@ def load_target(
 
 def load_pair(
     target: str,
-    draft: str,
-    *,
+    *drafts: str,
     dtype: torch.dtype,
     device: torch.device,
     trust_remote_code: bool = False,
     announce: Announce = lambda line: None,
 ) -> Pair:
-    """Load a target and its draft, each named by an alias, a local folder or a hub id.
+    """Load a target and its draft, or several, each named by an alias, a local folder or a hub id.
 
-    Both must read every id that they share as the same token. A draft without embedding and output head
-    uses the target's. All of that is checked before weights load. `announce` is told of what takes long.
-    Raises `BadInput` for a model that cannot be used or a draft that does not fit, `SequoiaError` where one
-    cannot be fetched or does not fit the device.
+    A draft must read every id that it shares with the target as the same token. One without embedding and
+    output head uses the target's. All of that is checked before weights load. `announce` is told of what
+    takes long. Raises `BadInput` for a model that cannot be used or a draft that does not fit,
+    `SequoiaError` where one cannot be fetched or does not fit the device.
     """
-    sources = [locate("target", target), locate("draft", draft)]
-    # Folders first: a mistake in one is found before anything is fetched for the other.
-    sources.sort(key=lambda source: source.kind != "folder")
-    described = {source.role: _describe(source, trust_remote_code, announce) for source in sources}
-    big, small = described["target"], described["draft"]
+    named = [locate("target", target), *(locate("draft", name) for name in drafts)]
+    # Folders first: a mistake in one is found before anything is fetched for the others.
+    order = sorted(named, key=lambda source: source.kind != "folder")
+    described = {source: _describe(source, trust_remote_code, announce) for source in order}
+    big, *smalls = (described[source] for source in named)
     tokenizer = _tokenizer_of(big)
-    notes = [*big.notes, *small.notes, *_compare_vocabularies(big, small)]
-    shares = lacks_embeddings(small, _stored_names(small, announce))
-    if shares:
-        require_fit(small, big)
-    else:
-        _tokenizer_of(small)
+    shares = [_fits(small, big, announce) for small in smalls]
     _require_embeddings(big, _stored_names(big, announce))
 
-    announce(f"loading {big.source} and {small.source}")
-    # The small one first where it can be: a gap in its weights shows before the big one is read.
-    standalone = None if shares else load_model(small, dtype)
-    target_model, target_changes = load_model(big, dtype)
-    draft_model, draft_changes = standalone or load_sharing(small, dtype, target_model)
+    announce(f"loading {' and '.join(map(str, named))}")
+    # The small ones first where they can be: a gap in their weights shows before the big one is read.
+    alone = [
+        None if shared else load_model(small, dtype) for small, shared in zip(smalls, shares, strict=True)
+    ]
+    model, target_changes = load_model(big, dtype)
+    loaded = [own or load_sharing(small, dtype, model) for small, own in zip(smalls, alone, strict=True)]
     eos_ids, ignored = end_of_text_ids(big, tokenizer)
+    notes = [*big.notes]
+    for small in smalls:
+        notes += [*small.notes, *_vocabulary_notes(big, small)]
+    for changes in (target_changes, *(changes for _, changes in loaded), ignored):
+        notes += changes
     return Pair(
-        target=_placed(target_model, big.source, device),
-        draft=_placed(draft_model, small.source, device),
+        target=_placed(model, big.source, device),
+        drafts=tuple(
+            _placed(draft, small.source, device) for (draft, _), small in zip(loaded, smalls, strict=True)
+        ),
         tokenizer=tokenizer,
         eos_ids=eos_ids,
         target_name=target,
-        draft_name=draft,
-        notes=(*notes, *target_changes, *draft_changes, *ignored),
+        draft_names=drafts,
+        notes=tuple(notes),
     )
+
+
+def _fits(draft: Checkpoint, target: Checkpoint, announce: Announce) -> bool:
+    """Refuse a draft that does not fit its target; whether it uses the target's embedding and head."""
+    _compare_tokenizers(target, draft)
+    if lacks_embeddings(draft, _stored_names(draft, announce)):
+        require_fit(draft, target)
+        return True
+    _tokenizer_of(draft)
+    return False
 
 
 def _describe(source: Source, trust_remote_code: bool, announce: Announce) -> Checkpoint:
@@ -134,8 +147,7 @@ def _require_embeddings(target: Checkpoint, stored: frozenset[str]) -> None:
         )
 
 
-def _compare_vocabularies(target: Checkpoint, draft: Checkpoint) -> list[str]:
-    """Refuse tokenizers that differ; the note for vocabularies of which one is padded further."""
+def _compare_tokenizers(target: Checkpoint, draft: Checkpoint) -> None:
     if target.tokenizer is not None and draft.tokenizer is not None:
         difference = first_difference(target.tokenizer, draft.tokenizer)
         if difference:
@@ -144,6 +156,10 @@ def _compare_vocabularies(target: Checkpoint, draft: Checkpoint) -> list[str]:
                 f"{difference.target!r} in the target and {difference.draft!r} in the draft",
                 hint="choose a draft of the target's own family",
             )
+
+
+def _vocabulary_notes(target: Checkpoint, draft: Checkpoint) -> list[str]:
+    """The note for vocabularies of which one is padded further."""
     if target.vocabulary == draft.vocabulary:
         return []
     return [
