@@ -19,9 +19,9 @@ TREE = TokenTree((-1, 0, 0, 0, 1, 1, 2, 4, 4, 6, 7))
 TREES = [ROOT_ONLY, chain(5), TREE, TokenTree((-1, *[0] * 20))]
 
 
-def decoder(target, draft=None, tree=TREE, **options) -> Decoder:
+def decoder(target, *drafts, tree=TREE, **options) -> Decoder:
     target = LanguageModel(target)
-    drafted = IndependentDraft(LanguageModel(draft), target.vocabulary) if draft is not None else None
+    drafted = [IndependentDraft(LanguageModel(draft), target.vocabulary) for draft in drafts]
     return Decoder(target, drafted, tree, **options)
 
 
@@ -52,7 +52,7 @@ def test_greedy_ids_equal_the_familys_own_generate(family):
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: f"{tree.size}x{tree.depth}")
 def test_the_tree_changes_the_steps_but_not_the_greedy_text(tree):
     target = tiny_model("llama")
-    assert new_ids(decoder(target, near(target, 0.02), tree)) == own_greedy(target)
+    assert new_ids(decoder(target, near(target, 0.02), tree=tree)) == own_greedy(target)
 
 
 def test_an_unrelated_draft_changes_nothing_but_the_steps():
@@ -119,7 +119,7 @@ def test_a_draft_equal_to_the_target_is_accepted_to_the_last_layer_in_every_step
     # Its cache would drift, and acceptance with it, if one committed token were never run or one row kept.
     target = tiny_model("llama")
     sampling = Sampling(temperature)
-    steps = list(decoder(target, target, tree, sampling=sampling).decode(PROMPT, 200))
+    steps = list(decoder(target, target, tree=tree, sampling=sampling).decode(PROMPT, 200))
     assert sum(len(step.tokens) for step in steps) == 200
     if tree.is_chain or temperature == 0:
         assert all(len(step.tokens) == step.depth for step in steps)
@@ -130,7 +130,7 @@ def test_a_draft_equal_to_the_target_is_accepted_to_the_last_layer_in_every_step
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9])
 def test_exactly_as_many_tokens_as_asked_for(count):
     target = tiny_model("llama")
-    steps = list(decoder(target, target, chain(8)).decode(PROMPT, count))
+    steps = list(decoder(target, target, tree=chain(8)).decode(PROMPT, count))
     ids = [token for step in steps for token in step.tokens]
     assert ids == own_greedy(target)[:count]
     assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["length"] * bool(count)
@@ -142,7 +142,7 @@ def test_text_ends_at_an_end_id_wherever_it_stands_in_a_step(tree, place):
     target = tiny_model("llama")
     own = own_greedy(target)
     end = own[place]
-    steps = list(decoder(target, target, tree).decode(PROMPT, 40, eos_ids=(63, end)))
+    steps = list(decoder(target, target, tree=tree).decode(PROMPT, 40, eos_ids=(63, end)))
     ids = [token for step in steps for token in step.tokens]
     assert ids == own[: own.index(end) + 1]
     assert steps[-1].finish == "stop"
@@ -191,7 +191,7 @@ def test_the_same_seed_gives_the_same_text_and_another_seed_another():
 
 def test_every_step_takes_fresh_noise():
     target = tiny_model("llama")
-    run = decoder(target, near(target, 0.02), ROOT_ONLY, sampling=Sampling(1.0))
+    run = decoder(target, near(target, 0.02), tree=ROOT_ONLY, sampling=Sampling(1.0))
     generator = torch.Generator().manual_seed(0)
     states = []
     for _ in run.decode(PROMPT, 5, generator=generator):
@@ -213,7 +213,7 @@ def test_impossible_combinations_are_refused():
     with pytest.raises(BadInput, match="no draft"):
         decoder(target)
     with pytest.raises(BadInput, match="65 children"):
-        decoder(target, target, TokenTree((-1, *[0] * 65)))
+        decoder(target, target, tree=TokenTree((-1, *[0] * 65)))
     with pytest.raises(BadInput, match="draft temperature"):
         decoder(target, target, sampling=Sampling(1.0), draft_sampling=Sampling(0.0))
     with pytest.raises(BadInput, match="no tokens"):

@@ -25,7 +25,7 @@ def pair(smollm2_pair):
 def test_greedy_text_in_float32_is_the_targets_own_id_for_id(pair, tree, prompt):
     models, target, draft = pair
     ids = encode_prompt(models.tokenizer, prompt)
-    steps = list(Decoder(target, draft, tree).decode(ids, 40, eos_ids=models.eos_ids))
+    steps = list(Decoder(target, [draft], tree).decode(ids, 40, eos_ids=models.eos_ids))
     given = torch.tensor([ids])
     own = models.target.generate(
         given, attention_mask=torch.ones_like(given), max_new_tokens=40, do_sample=False

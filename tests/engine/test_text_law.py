@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from models import near, tiny_model
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
-from sequoia_cli.engine import decode
+from sequoia_cli.engine import grow
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.model import LanguageModel
@@ -63,7 +63,7 @@ def decoder_of(tree, sampling, draft_sampling=None, scale=0.05):
     target = tiny_model("llama", vocab=VOCABULARY)
     model = LanguageModel(target)
     draft = IndependentDraft(LanguageModel(near(target, scale)), VOCABULARY)
-    return target, Decoder(model, draft, tree, sampling, draft_sampling)
+    return target, Decoder(model, [draft], tree, sampling, draft_sampling)
 
 
 CUT, WHOLE = Sampling(0.7, 3, 0.8), Sampling(1.0)
@@ -95,6 +95,6 @@ def test_three_tokens_of_a_draft_equal_to_the_target_have_its_law():
 def test_the_check_sees_children_that_are_treated_as_samples_but_are_the_most_probable(monkeypatch):
     sampling = Sampling(1.0)
     target, decoder = decoder_of(WIDE, sampling)
-    greedy_children = lambda probs, counts, uniforms: decode.top_children(probs, counts)  # noqa: E731
-    monkeypatch.setattr(decode, "draw_children", greedy_children)
+    greedy_children = lambda probs, counts, uniforms: grow.top_children(probs, counts)  # noqa: E731
+    monkeypatch.setattr(grow, "draw_children", greedy_children)
     assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) < 1e-6

@@ -10,7 +10,15 @@ from scipy.stats import chi2
 from reference import inverse, normalised, one_level_law, walk, without
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.draw import draw_children
+from sequoia_cli.engine.merge import unmerged
 from sequoia_cli.engine.verify import verify, verify_greedy
+
+
+def verify_one(tree, tokens, target, draft, uniforms):
+    """`verify` for the tree of one draft; `target(node)` and `draft(node)` are rows."""
+    rows = {node: draft(node) for node in range(tree.size)}
+    alone = unmerged(tree, tokens)
+    return verify(tokens, target, lambda node: alone.drawn(node, [rows]), uniforms)
 
 
 def random_row(rng: random.Random, size: int, zeros: bool) -> list[float]:
@@ -69,7 +77,7 @@ def test_the_tensor_code_agrees_with_the_slow_twin_on_the_same_noise(tree):
         uniforms = [rng.random() for _ in range(tree.size + 1)]
         rows = [torch.tensor(row, dtype=torch.float64) for row in target]
         drafts = [torch.tensor(row, dtype=torch.float64) for row in draft]
-        verdict = verify(tree, tokens, rows.__getitem__, drafts.__getitem__, uniforms)
+        verdict = verify_one(tree, tokens, rows.__getitem__, drafts.__getitem__, uniforms)
         expected = walk(tree, tokens, target.__getitem__, draft.__getitem__, uniforms)
         assert (verdict.path, verdict.next_token) == expected
 
@@ -80,7 +88,7 @@ def test_a_draft_equal_to_the_target_is_always_accepted():
     for _ in range(200):
         noise = torch.rand(3, 1, generator=generator, dtype=torch.float64)
         tokens = [0, *(int(draw_children(row[None], [1], noise[i : i + 1])[0]) for i in range(2))]
-        verdict = verify(
+        verdict = verify_one(
             chain(3), tokens, lambda _: row, lambda _: row, torch.rand(4, generator=generator).tolist()
         )
         assert verdict.path == (0, 1, 2)
@@ -95,7 +103,7 @@ def test_all_tokens_as_children_are_always_enough():
         noise = torch.rand(1, 3, generator=generator, dtype=torch.float64)
         tokens = [0, *draw_children(draft[None], [3], noise)[0].tolist()]
         uniforms = torch.rand(5, generator=generator, dtype=torch.float64).tolist()
-        assert len(verify(star, tokens, lambda _: target, lambda _: draft, uniforms).path) == 2
+        assert len(verify_one(star, tokens, lambda _: target, lambda _: draft, uniforms).path) == 2
 
 
 def chi_squared_p(counts: dict, law: dict, draws: int) -> float:
@@ -120,7 +128,7 @@ def two_token_counts(draws: int, *, fresh_noise: bool) -> dict:
                 noise = torch.rand(4, generator=generator, dtype=torch.float64)[None]
                 uniforms = torch.rand(6, generator=generator, dtype=torch.float64).tolist()
             tokens = [0, *draw_children(draft[None], [4], noise)[0].tolist()]
-            verdict = verify(star, tokens, lambda _: target, lambda _: draft, uniforms)
+            verdict = verify_one(star, tokens, lambda _: target, lambda _: draft, uniforms)
             pair.append(tokens[verdict.path[1]] if len(verdict.path) > 1 else verdict.next_token)
         counts[tuple(pair)] = counts.get(tuple(pair), 0) + 1
     return counts
@@ -165,7 +173,7 @@ def test_greedy_verification_equals_the_sampling_rule_for_one_hot_targets():
             for child, pick in zip(tree.children[node], picks, strict=True):
                 tokens[child] = pick
         uniforms = [rng.random() for _ in range(tree.size + 1)]
-        verdict = verify(tree, tokens, lambda i, c=choices: one_hot[c[i]], lambda _, d=draft: d, uniforms)
+        verdict = verify_one(tree, tokens, lambda i, c=choices: one_hot[c[i]], lambda _, d=draft: d, uniforms)
         greedy = verify_greedy(tree, tokens, choices)
         assert (verdict.path, verdict.next_token) == (greedy.path, greedy.next_token)
 
@@ -173,8 +181,8 @@ def test_greedy_verification_equals_the_sampling_rule_for_one_hot_targets():
 def test_a_residual_emptied_by_rounding_falls_back_to_the_target_and_is_counted():
     # R equals D, so rejecting has probability 0; a forced rejection must still give a token of the target.
     row = torch.tensor([0.5, 0.5, 0.0])
-    verdict = verify(TokenTree((-1, 0)), [9, 0], lambda _: row, lambda _: row, [0.0, 1.0, 0.3])
+    verdict = verify_one(TokenTree((-1, 0)), [9, 0], lambda _: row, lambda _: row, [0.0, 1.0, 0.3])
     assert (verdict.path, verdict.next_token, verdict.fallbacks) == ((0,), 1, 1)
     certain = torch.tensor([1.0, 0.0, 0.0])
-    verdict = verify(TokenTree((-1, 0)), [9, 0], lambda _: certain, lambda _: certain, [0.0, 1.0, 0.3])
+    verdict = verify_one(TokenTree((-1, 0)), [9, 0], lambda _: certain, lambda _: certain, [0.0, 1.0, 0.3])
     assert (verdict.path, verdict.next_token, verdict.fallbacks) == ((0,), 0, 1)

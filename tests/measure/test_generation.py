@@ -160,7 +160,7 @@ def texts(request):
     model, draft = LanguageModel(target), LanguageModel(near(target, 0.02))
 
     def run(tree, prompt=(5, 6, 7), count=40, temperature=0.0, **options):
-        decoder = Decoder(model, IndependentDraft(draft, len(tokenizer)), tree, Sampling(temperature))
+        decoder = Decoder(model, [IndependentDraft(draft, len(tokenizer))], tree, Sampling(temperature))
         return generate(decoder, tokenizer, list(prompt), count, **options)
 
     run.tokenizer = tokenizer

@@ -150,7 +150,7 @@ def test_every_round_has_an_order_of_its_own_and_tells_of_each_size(clock, monke
 
 
 def test_a_text_that_reaches_the_context_is_begun_again(clock):
-    decoder = Decoder(TimedTarget(clock, context_limit=9), TimedDraft(clock), timing_tree(8), *GREEDY)
+    decoder = Decoder(TimedTarget(clock, context_limit=9), [TimedDraft(clock)], timing_tree(8), *GREEDY)
     counted = time_steps(decoder, [0, 1, 2], 10, torch.Generator())
     assert len(counted) == 10
     assert {(step.size, "prefill" in step.seconds) for step in counted} == {(8, False)}
@@ -160,14 +160,14 @@ def test_a_text_that_reaches_the_context_is_begun_again(clock):
 @pytest.mark.parametrize("tokens", [7, 8, 9])
 def test_a_context_without_room_for_a_timed_step_is_refused_by_its_length(clock, limits, tokens):
     target, draft = TimedTarget(clock, limits[0]), TimedDraft(clock, (0,) * 40, limits[1])
-    decoder = Decoder(target, draft, timing_tree(5), *GREEDY)
+    decoder = Decoder(target, [draft], timing_tree(5), *GREEDY)
     with pytest.raises(BadInput, match=f"a context of {tokens} tokens leaves no room") as error:
         time_steps(decoder, [0] * tokens, 1, torch.Generator())
     assert "--context" in error.value.hint
 
 
 def test_plain_steps_need_no_room_for_a_tree(clock):
-    decoder = Decoder(TimedTarget(clock, 9), TimedDraft(clock), ROOT_ONLY, *GREEDY)
+    decoder = Decoder(TimedTarget(clock, 9), [TimedDraft(clock)], ROOT_ONLY, *GREEDY)
     assert len(time_steps(decoder, [0] * 8, 3, torch.Generator())) == 3
 
 

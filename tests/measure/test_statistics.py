@@ -97,7 +97,7 @@ def test_tokens_per_step_times_steps_are_the_tokens_of_the_text(tree, eos_ids):
     model = LanguageModel(target)
     draft = IndependentDraft(LanguageModel(near(target, 0.02)), 64)
     for temperature in (0.0, 0.8):
-        decoder = Decoder(model, draft, tree, Sampling(temperature))
+        decoder = Decoder(model, [draft], tree, Sampling(temperature))
         steps = list(decoder.decode([3, 1, 4], 30, eos_ids=eos_ids))
         total, emitted = Speculation(), sum(len(one.tokens) for one in steps)
         for one in steps:

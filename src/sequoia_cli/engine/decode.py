@@ -1,4 +1,4 @@
-"""The decoding loop: draft a tree, run the target over it once, keep the accepted path."""
+"""The decoding loop: draft a tree, or several, run the target over them once, keep the accepted path."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.engine.draft import Draft
-from sequoia_cli.engine.draw import draw_children, top_children
+from sequoia_cli.engine.grow import Grown, grow
 from sequoia_cli.engine.layout import Layout
+from sequoia_cli.engine.merge import Merged, merge, unmerged
 from sequoia_cli.engine.model import LanguageModel, Masks
 from sequoia_cli.engine.step import CONTEXT, LENGTH, STOP, Step, Stopwatch
 from sequoia_cli.engine.verify import Verdict, verify, verify_greedy
@@ -20,26 +20,28 @@ from sequoia_cli.errors import BadInput
 
 
 class Decoder:
-    """A target, a draft and a tree, ready to continue texts.
+    """A target, its drafts and a tree, ready to continue texts.
 
-    Without a draft, or with a tree that is the root alone, each step is plain decoding: the same loop, the
-    same code, one token a step. `draft_sampling` shapes the proposals (default: as the target's) and has no
-    influence on the law of the output. Raises `BadInput` for a tree without a draft, a draft that cannot
-    propose as many different tokens as the tree has children, or a greedy draft for a sampled target.
+    Of several drafts each grows a tree of that shape, and the trees are merged (SpecInfer, arXiv 2305.09781).
+    Where a draft's context ends, the text goes on with the others. Without drafts, or with a tree that is
+    the root alone, each step is plain decoding: the same loop, the same code, one token a step.
+    `draft_sampling` shapes the proposals (default: as the target's) and has no influence on the law of the
+    output. Raises `BadInput` for a tree without a draft, a tree with more children at a node than the target
+    has ids, or a greedy draft for a sampled target.
     """
 
     def __init__(
         self,
         target: LanguageModel,
-        draft: Draft | None = None,
+        drafts: Sequence[Draft] = (),
         tree: TokenTree = ROOT_ONLY,
         sampling: Sampling | None = None,
         draft_sampling: Sampling | None = None,
     ) -> None:
-        self.target, self.draft, self.tree = target, draft, tree
+        self.target, self.drafts, self.tree = target, tuple(drafts), tree
         self.sampling = sampling or Sampling()
         self.draft_sampling = draft_sampling or default_draft_sampling(self.sampling)
-        if tree.size > 1 and draft is None:
+        if tree.size > 1 and not drafts:
             raise BadInput("a tree is given but no draft")
         if tree.max_branch > target.vocabulary:
             raise BadInput(
@@ -81,32 +83,16 @@ def default_draft_sampling(sampling: Sampling) -> Sampling:
     return Sampling(temperature=1.0 if sampling.greedy else max(sampling.temperature, 0.2))
 
 
-def pick_children(
-    probs: Tensor,
-    counts: Sequence[int],
-    uniforms: Tensor,
-    vocabulary: int,
-    *,
-    greedy: bool,
-    ids: Tensor | None = None,
-) -> tuple[list[Tensor], Tensor]:
-    """Children of a level's nodes, and the probabilities (nodes, vocabulary) they were drawn from.
-
-    The columns are the draft's `ids`; the target's other ids, up to its `vocabulary`, have probability 0.
-    For a greedy target, which asks for no probabilities, the draft's columns may be returned as they are.
-    """
-    if greedy and ids is not None and max(counts) <= len(ids):
-        return [ids[picked] for picked in top_children(probs, counts)], probs
-    probs = over_vocabulary(probs, vocabulary, ids)
-    return (top_children(probs, counts) if greedy else draw_children(probs, counts, uniforms)), probs
+def _with_room(drafts: Sequence[Draft], prefix: int) -> tuple[Draft, ...]:
+    """The drafts whose context has room for the root behind `prefix` tokens and for one proposal."""
+    return tuple(draft for draft in drafts if draft.context_limit - prefix > 1)
 
 
-def over_vocabulary(probs: Tensor, vocabulary: int, ids: Tensor | None) -> Tensor:
-    """A draft's columns, which are its `ids`, as (nodes, vocabulary); it never proposes the other ids."""
-    if ids is not None:
-        return probs.new_zeros(len(probs), vocabulary).index_copy_(1, ids, probs)
-    missing = vocabulary - probs.shape[-1]
-    return pad(probs, (0, missing)) if missing > 0 else probs
+def _merged(tree: TokenTree, root: int, grown: Sequence[Grown]) -> Merged:
+    """The one tree that the target is to run."""
+    if len(grown) > 1:
+        return merge(tree, [one.tokens for one in grown])
+    return unmerged(tree, grown[0].tokens if grown else [root])
 
 
 class _Text:
@@ -124,129 +110,143 @@ class _Text:
             raise BadInput("the prompt has no tokens")
         if len(prompt) > self.limit:
             raise BadInput(f"the prompt has {len(prompt)} tokens; the context ends at {self.limit}")
-        # Where the draft's own context ends, the text goes on without it.
-        draft = decoder.draft if self.tree.size > 1 else None
-        self.draft = draft if draft is not None and len(prompt) <= draft.context_limit else None
+        self.drafts = _with_room(decoder.drafts if self.tree.size > 1 else (), len(prompt) - 1)
         tokens = torch.tensor(list(prompt), device=self.target.device)
         self.capacity = min(len(prompt) + budget, self.limit) + self.tree.size + 1
-        self.cache = self.target.new_cache(self.capacity)
+        others = max(0, len(self.drafts) - 1) * (self.tree.size - 1)
+        self.cache = self.target.new_cache(self.capacity + others)
         self.root = int(prompt[-1])
-        self._layouts: dict[int, tuple[Layout, Masks | None]] = {}
+        self._layouts: dict[int, Layout] = {}
+        self._masks: dict[Layout, Masks] = {}
         if budget <= 0:
             return
         watch = Stopwatch(self.target.device)
-        wants = self.draft is not None and self.draft.reads_hidden
-        hidden = self.target.prefill(tokens[:-1], self.cache, hidden=wants)
-        if self.draft is not None:
-            self.draft.start(tokens, self.capacity, hidden)
+        hidden = self.target.prefill(tokens[:-1], self.cache, hidden=self._reads_hidden)
+        for draft in self.drafts:
+            draft.start(tokens, self.capacity, hidden)
         self._prefill = {"prefill": watch.lap()}
 
     def step(self, eos_ids: Sequence[int]) -> Step:
-        """Draft, verify, commit."""
+        """Draft, merge, verify, commit."""
         watch = Stopwatch(self.target.device)
         prefix = self.cache.length
-        layout, masks = self._layout(self._room(prefix))
-        tree = layout.tree
-        noise = torch.rand(2 * tree.size + 1, generator=self.generator, dtype=torch.float64)
-        setup = watch.lap()
+        self.drafts = _with_room(self.drafts, prefix)
+        layout = self._layout(self._room(prefix))
+        # A number for every node, to draw it by, then one to test it by, and one for the token behind them.
+        nodes = max(1, len(self.drafts)) * layout.tree.size
+        noise = torch.rand(2 * nodes + 1, generator=self.generator, dtype=torch.float64)
+        other = watch.lap()
 
-        tokens, rows, level_seconds = self._grow(layout, noise[: tree.size], watch)
-        positions = prefix + layout.node_depths
-        other = setup + watch.lap()
+        grown = self._grow(layout, noise[:nodes].view(-1, layout.tree.size), watch)
+        merged = _merged(layout.tree, self.root, grown)
+        depths, masks = self._seen_by_target(layout, merged, prefix)
+        other += watch.lap()
         output = self.target.forward(
-            torch.tensor(tokens, device=self.target.device),
-            positions.to(self.target.device),
+            torch.tensor(merged.tokens, device=self.target.device),
+            (prefix + depths).to(self.target.device),
             self.cache,
             masks,
-            hidden=self.draft is not None and self.draft.reads_hidden,
+            hidden=self._reads_hidden,
         )
         target_seconds = watch.lap()
 
-        verdict = self._verify(tree, tokens, output.logits, rows, noise[tree.size :].tolist())
-        self.cache.keep(prefix, verdict.path)
-        new = [tokens[node] for node in verdict.path[1:]] + [verdict.next_token]
-        if self.draft is not None:
-            hidden = output.hidden[list(verdict.path)] if output.hidden is not None else None
-            self.draft.commit(layout, verdict.path, new, hidden)
-        self.root = new[-1]
+        verdict = self._verify(merged, grown, output.logits, noise[nodes:].tolist())
+        new = [merged.tokens[node] for node in verdict.path[1:]] + [verdict.next_token]
+        self._commit(layout, merged, prefix, verdict.path, new, output.hidden)
         verify_seconds = watch.lap()
 
         emitted, finish = self._emit(new, eos_ids)
-        ranks = tuple(tree.ranks[node] for node in verdict.path[1:])
-        seconds = {"draft": sum(level_seconds), "target": target_seconds, "verify": verify_seconds}
+        by_level = tuple(seconds for tree in grown for seconds in tree.level_seconds)
+        seconds = {"draft": sum(by_level), "target": target_seconds, "verify": verify_seconds}
         seconds["other"] = other + watch.lap()
         seconds |= self._prefill
         self._prefill = {}
         return Step(
             tokens=emitted,
-            ranks=ranks,
-            size=tree.size,
-            depth=tree.depth,
+            ranks=tuple(merged.tree.ranks[node] for node in verdict.path[1:]),
+            size=merged.tree.size,
+            depth=merged.tree.depth,
             seconds=seconds,
-            level_seconds=tuple(level_seconds),
-            level_widths=tuple(len(nodes) for nodes in layout.expanded),
+            level_seconds=by_level,
+            level_widths=tuple(len(level) for level in layout.expanded) * len(grown),
             fallbacks=verdict.fallbacks,
             finish=finish,
         )
 
-    def _room(self, prefix: int) -> int:
-        """Layers of the next tree: no node may stand where no token can be used, or the draft cannot go."""
-        drafted = max(1, self.draft.context_limit - prefix) if self.draft is not None else 1
-        return min(self.tree.depth, self.remaining, self.limit - prefix, drafted)
+    @property
+    def _reads_hidden(self) -> bool:
+        return any(draft.reads_hidden for draft in self.drafts)
 
-    def _layout(self, depth: int) -> tuple[Layout, Masks | None]:
+    def _room(self, prefix: int) -> int:
+        """Layers of the next tree: no node may stand where no token can be used, or a draft cannot go."""
+        if not self.drafts:
+            return 1
+        contexts = [self.limit, *(draft.context_limit for draft in self.drafts)]
+        return min(self.tree.depth, self.remaining, *(limit - prefix for limit in contexts))
+
+    def _layout(self, depth: int) -> Layout:
         """The tree cut to `depth` layers, as tensors."""
         if depth not in self._layouts:
-            layout = Layout(self.tree.limited(depth))
-            masks = self.target.masks(layout.target_block(), self.capacity) if layout.tree.size > 1 else None
-            self._layouts[depth] = layout, masks
+            self._layouts[depth] = Layout(self.tree.limited(depth))
         return self._layouts[depth]
 
-    def _grow(
-        self, layout: Layout, uniforms: Tensor, watch: Stopwatch
-    ) -> tuple[list[int], dict[int, Tensor], list[float]]:
-        """Tokens of all nodes, the draft's probabilities behind each expanded one, and seconds by level."""
-        tokens = [self.root] + [0] * (layout.tree.size - 1)
-        rows: dict[int, Tensor] = {}
-        seconds = []
-        for level, nodes in enumerate(layout.expanded):
-            assert self.draft is not None
-            level_tokens = torch.tensor([tokens[node] for node in nodes], device=self.target.device)
-            probs = self.draft.expand(layout, level, level_tokens, self.draft_sampling)
-            counts = layout.child_counts[level]
-            runs = [layout.tree.children[node] for node in nodes]
-            noise = torch.zeros(len(nodes), max(counts), dtype=torch.float64)
-            for row, run in enumerate(runs):
-                noise[row, : len(run)] = uniforms[run.start : run.stop]
-            drawn, probs = pick_children(
-                probs,
-                counts,
-                noise,
-                self.target.vocabulary,
+    def _grow(self, layout: Layout, uniforms: Tensor, watch: Stopwatch) -> list[Grown]:
+        """Each draft's tree, by its own row of numbers."""
+        return [
+            grow(
+                draft,
+                self.target,
+                layout,
+                self.root,
+                self.draft_sampling,
+                row,
+                watch,
                 greedy=self.sampling.greedy,
-                ids=self.draft.ids,
             )
-            # The children of a level's nodes, one after the other, are the next level.
-            tokens[runs[0].start : runs[-1].stop] = torch.cat(drawn).tolist()
-            rows.update(zip(nodes, probs, strict=True))
-            seconds.append(watch.lap())
-        return tokens, rows, seconds
+            for draft, row in zip(self.drafts, uniforms, strict=False)  # plain decoding has no draft
+        ]
+
+    def _seen_by_target(self, layout: Layout, merged: Merged, prefix: int) -> tuple[Tensor, Masks | None]:
+        """Depths and masks of the target's forward, made once for a tree that every step has anew."""
+        if merged.tree.size == 1:
+            return layout.node_depths, None
+        if merged.tree is not layout.tree:
+            # A tree of this step alone needs no mask for longer prefixes.
+            layout = Layout(merged.tree)
+            return layout.node_depths, self.target.masks(layout.target_block(), prefix + merged.tree.size)
+        if layout not in self._masks:
+            self._masks[layout] = self.target.masks(layout.target_block(), self.capacity)
+        return layout.node_depths, self._masks[layout]
 
     def _verify(
-        self,
-        tree: TokenTree,
-        tokens: list[int],
-        logits: Tensor,
-        rows: dict[int, Tensor],
-        uniforms: list[float],
+        self, merged: Merged, grown: Sequence[Grown], logits: Tensor, uniforms: list[float]
     ) -> Verdict:
         if self.sampling.greedy:
-            return verify_greedy(tree, tokens, logits.max(-1).indices.tolist())  # argmax is slower
+            choices = logits.max(-1).indices.tolist()  # argmax is slower
+            return verify_greedy(merged.tree, merged.tokens, choices)
+        rows = [tree.rows for tree in grown]
+        return verify(
+            merged.tokens,
+            lambda node: probabilities(logits[node], self.sampling),
+            lambda node: merged.drawn(node, rows),
+            uniforms,
+        )
 
-        def target_probs(node: int) -> Tensor:
-            return probabilities(logits[node], self.sampling)
-
-        return verify(tree, tokens, target_probs, rows.__getitem__, uniforms)
+    def _commit(
+        self,
+        layout: Layout,
+        merged: Merged,
+        prefix: int,
+        path: Sequence[int],
+        new: Sequence[int],
+        hidden: Tensor | None,
+    ) -> None:
+        """Keep the path in all caches; the last of the new tokens is the next root."""
+        self.cache.keep(prefix, path)
+        hidden = hidden[list(path)] if hidden is not None else None
+        for number, draft in enumerate(self.drafts):
+            draft.commit(layout, merged.own_path(number, path), new, hidden)
+        self.root = new[-1]
 
     def _emit(self, new: list[int], eos_ids: Sequence[int]) -> tuple[tuple[int, ...], str | None]:
         """What of the new tokens counts: up to an end-of-text id, wherever it stands, and the budget."""

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from sequoia_cli.core.rates import PromptCounts, Rows
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine.decode import Decoder, pick_children
+from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import draw
+from sequoia_cli.engine.grow import pick_children
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.verify import Trial
@@ -50,7 +51,7 @@ def on_policy(
 
     A step whose tree was cut because the budget was used up is no trial. One depth only.
     """
-    decoder = Decoder(target, draft, trials.tree, trials.sampling, trials.draft_sampling)
+    decoder = Decoder(target, [draft], trials.tree, trials.sampling, trials.draft_sampling)
     count, accepted = 0, [0.0] * trials.ranks
     for step in decoder.decode(prompt, trials.new_tokens, eos_ids=eos_ids, generator=generator):
         if step.size == 1:
@@ -104,7 +105,7 @@ def places_along(
     Each token is the one that verification of the children gives, so the text is the target's own, and a
     token comes with the hit that it goes with: which tokens are hit has a say in what is hit next.
     """
-    decoder = Decoder(target, draft, trials.tree, trials.sampling, trials.draft_sampling)
+    decoder = Decoder(target, [draft], trials.tree, trials.sampling, trials.draft_sampling)
     list(decoder.decode(prompt, 0))  # checks the prompt
     # A step of two layers has room at all tokens but the last, of the text or of either context.
     context = min(target.context_limit, draft.context_limit)

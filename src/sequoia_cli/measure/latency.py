@@ -96,7 +96,7 @@ def time_round(
     random.Random(number).shuffle(order)
     parts = []
     for size in order:
-        decoder = Decoder(target, draft, timing_tree(size), *samplings)
+        decoder = Decoder(target, [draft], timing_tree(size), *samplings)
         parts.append(sort_samples(time_steps(decoder, prompt, STEPS, torch.Generator().manual_seed(number))))
         on_size()
     return merge_samples(parts)

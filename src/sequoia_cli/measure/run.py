@@ -38,8 +38,7 @@ class Run:
 
     def __post_init__(self) -> None:
         session, tree = self.session, self.plan.tree if self.plan else ROOT_ONLY
-        draft = session.drafts[0] if session.drafts else None
-        self._decoder = Decoder(session.target, draft, tree, self.sampling, self.draft_sampling)
+        self._decoder = Decoder(session.target, session.drafts, tree, self.sampling, self.draft_sampling)
         self._plain_decoder = Decoder(session.target, sampling=self.sampling)
         self._ids = [session.encode(prompt, raw=self.raw) for prompt in self.prompts]
 

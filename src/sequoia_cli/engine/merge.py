@@ -1,0 +1,74 @@
+"""Trees of several drafts as one: nodes behind the same tokens are one node, which the target runs once.
+
+Pure functions of trees and tokens; no model, no cache. (SpecInfer, arXiv 2305.09781)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.engine.verify import Drawn
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The tree that the target runs, and what its nodes are in the drafts' own trees.
+
+    `own` is the shape that every draft's tree has. `tokens` are those of `tree`, `nodes[draft][i]` is the
+    node of `tree` that node i of a draft's tree became, and `sources[node]` has (draft, its own node) for
+    each draft whose tree has the node, in the order of the drafts.
+    """
+
+    own: TokenTree
+    tree: TokenTree
+    tokens: Sequence[int]
+    nodes: Sequence[Sequence[int]]
+    sources: Sequence[Sequence[tuple[int, int]]]
+
+    def drawn(self, node: int, rows: Sequence[Mapping[int, Tensor]]) -> list[Drawn]:
+        """What each draft drew behind a node; `rows[draft]` has the probabilities behind its own nodes."""
+        return [
+            Drawn(rows[draft][own], [self.nodes[draft][child] for child in self.own.children[own]])
+            for draft, own in self.sources[node]
+            if self.own.children[own]
+        ]
+
+    def own_path(self, draft: int, path: Sequence[int]) -> list[int]:
+        """A path (nodes, root first) in a draft's own numbers, up to where it leaves that draft's tree."""
+        return [own for node in path for source, own in self.sources[node] if source == draft]
+
+
+def unmerged(tree: TokenTree, tokens: Sequence[int]) -> Merged:
+    """The tree of a single draft, as it is."""
+    nodes = range(tree.size)
+    return Merged(tree, tree, tokens, (nodes,), [((0, node),) for node in nodes])
+
+
+def merge(own: TokenTree, tokens: Sequence[Sequence[int]]) -> Merged:
+    """Merge by prefix the trees of several drafts, which have one shape and one token at the root.
+
+    `tokens[draft][i]` is the token of node i. No two children of a node have the same token in one tree, so
+    a draft has a merged node once or not at all. Children stand in the order in which they were proposed:
+    the first draft's in the order it drew them, then what the next one adds. With n nodes each, the result
+    has n nodes where all agree and drafts * (n - 1) + 1 where no two do.
+    """
+    parents, merged = [-1], [tokens[0][0]]
+    sources: list[list[tuple[int, int]]] = [[(draft, 0) for draft in range(len(tokens))]]
+    nodes = [[0] * own.size for _ in tokens]
+    for node, here in enumerate(sources):  # which grows by this node's children: breadth-first
+        found: dict[int, int] = {}
+        for draft, parent in here:
+            for child in own.children[parent]:
+                token = tokens[draft][child]
+                if token not in found:
+                    found[token] = len(parents)
+                    parents.append(node)
+                    merged.append(token)
+                    sources.append([])
+                nodes[draft][child] = found[token]
+                sources[found[token]].append((draft, child))
+    return Merged(own, TokenTree(tuple(parents)), merged, nodes, sources)
