@@ -34,10 +34,16 @@ class ScriptedTarget:
 
     def prefill(self, tokens, cache, *, hidden=False):
         cache.length += len(tokens)
+        return _states(tokens) if hidden and len(tokens) else None
 
     def forward(self, tokens, positions, cache, masks, *, hidden=False):
         cache.length += len(tokens)
-        return Output(self._logits[tokens], None)
+        return Output(self._logits[tokens], _states(tokens) if hidden else None)
+
+
+def _states(tokens: Tensor) -> Tensor:
+    """What stands for a last hidden state: the token it is behind."""
+    return tokens[:, None].to(torch.float64)
 
 
 class ScriptedDraft:
@@ -58,6 +64,36 @@ class ScriptedDraft:
 
     def commit(self, layout, path, tokens, hidden):
         pass
+
+
+class LeveledDraft(ScriptedDraft):
+    """A draft with a table for each level (the last for all deeper ones), which counts on what it is given.
+
+    With `reads_hidden` those are the target's states behind the prompt and behind each accepted token.
+    """
+
+    def __init__(self, tables: Sequence[Table], *, reads_hidden: bool = True) -> None:
+        super().__init__(tables[0])
+        self._levels = [ScriptedDraft(table) for table in tables]
+        self.reads_hidden = reads_hidden
+
+    def start(self, prompt, capacity, hidden):
+        self._root, self._next_level = int(prompt[-1]), 0
+        self._check(hidden, prompt[:-1].tolist())
+
+    def expand(self, layout, level, tokens, sampling) -> Tensor:
+        assert level == self._next_level and len(tokens) == len(layout.expanded[level])
+        assert level > 0 or tokens.tolist() == [self._root]
+        self._next_level += 1
+        return self._levels[min(level, len(self._levels) - 1)].expand(layout, level, tokens, sampling)
+
+    def commit(self, layout, path, tokens, hidden):
+        self._check(hidden, [self._root, *tokens[:-1]])
+        self._root, self._next_level = tokens[-1], 0
+
+    def _check(self, hidden, behind):
+        if self.reads_hidden and behind:
+            assert hidden[:, 0].tolist() == behind
 
 
 def counting_up(size: int) -> list[list[float]]:

@@ -2,15 +2,20 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 
 from reference import normalised, ordered_draws, residual_of, without
-from scripted import ScriptedDraft, ScriptedTarget
-from sequoia_cli.core.rates import PromptCounts, pooled_rate
+from scripted import LeveledDraft, ScriptedDraft, ScriptedTarget
+from sequoia_cli.core.rates import AcceptanceRates, PromptCounts, pooled_rate
+from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.warp import Sampling
-from sequoia_cli.measure.acceptance import Place, Trials, on_policy, places_along, weigh
+from sequoia_cli.measure.acceptance import on_policy, teacher_forced
+from sequoia_cli.measure.trials import Trials, Try, weigh
+from sequoia_cli.measure.walk import sampled_try, steps_along
 
 
 def trials(ranks, depths, new_tokens) -> Trials:
@@ -39,18 +44,31 @@ def marginal_rates(target, draft, ranks, *, update=True):
     return rates
 
 
-def marginal_deviation(target, draft, rates, seed) -> float:
-    """The largest deviation of the mean chances of 1,000 draws, in standard errors, over the ranks."""
-    size, generator = len(target), torch.Generator().manual_seed(seed)
-    law, proposing = ScriptedTarget([target] * size, 3000), ScriptedDraft([draft] * size, 3000)
-    places = places_along(law, proposing, [0], trials(len(rates), 1, 1001), generator=generator)
-    chances = torch.tensor([place.chances for place in places], dtype=torch.float64)
-    assert chances.sum(1).max() <= 1 + 1e-9 and chances.min() >= 0
-    hits = torch.tensor([[place.hit] for place in places], dtype=torch.float64)
-    seen = torch.cat((chances, hits), 1)
-    expected = torch.tensor([*rates, sum(rates)], dtype=torch.float64)
+def hit_rates(target, draft, ranks):
+    """The exact chance that a child was accepted given the token that came, by token."""
+    hits = [0.0] * len(target)
+    for children, drawn in ordered_draws(draft, ranks):
+        for child, chance in zip(children, exact_chances(target, draft, children)[0], strict=True):
+            hits[child] += drawn * chance
+    return [hit / mass if mass else None for hit, mass in zip(hits, target, strict=True)]
+
+
+def deviation(seen, expected) -> float:
+    """The largest deviation of the columns' means from what is expected, in standard errors."""
+    seen, expected = torch.tensor(seen, dtype=torch.float64), torch.tensor(expected, dtype=torch.float64)
     errors = seen.std(0) / len(seen) ** 0.5 + 1e-9
     return float(((seen.mean(0) - expected).abs() / errors).max())
+
+
+def tries(target, draft, token, ranks=3, count=1000) -> list[Try]:
+    """What the children of `count` draws meet where `token` came; only a token the target gives can come."""
+    generator = torch.Generator().manual_seed(token)
+    law, proposed = (torch.tensor(row, dtype=torch.float64) for row in (target, draft))
+    noise = torch.rand(count, ranks, generator=generator, dtype=torch.float64).tolist()
+    found = [sampled_try(law, proposed, token, uniforms) for uniforms in noise]
+    for one in found:
+        assert min(one.chances) >= 0 and sum(one.chances) <= 1 + 1e-9 and -1e-9 <= one.hit <= 1
+    return found
 
 
 def random_pair(size, zeros):
@@ -63,16 +81,42 @@ def random_pair(size, zeros):
 
 @pytest.mark.parametrize("size", [3, 4, 5])
 @pytest.mark.parametrize("zeros", [False, True])
-def test_chances_averaged_over_draws_are_the_exact_marginal_rates(size, zeros):
-    """Fixed seeds; 6 cases of 4 rates at 4.5 errors: a right program fails for one choice in 6,000."""
+def test_chances_and_hits_averaged_over_draws_are_exact_whichever_token_came(size, zeros):
+    """Fixed seeds; 84 means at 5 errors: a right program fails for one choice of seeds in 20,000."""
     target, draft = random_pair(size, zeros)
-    assert marginal_deviation(target, draft, marginal_rates(target, draft, 3), size) < 4.5
+    rates, hits = marginal_rates(target, draft, 3), hit_rates(target, draft, 3)
+    for token in (token for token in range(size) if target[token]):
+        seen = [(*one.chances, one.hit) for one in tries(target, draft, token)]
+        assert deviation(seen, (*rates, hits[token])) < 5
 
 
-def test_the_exact_marginal_rates_see_chances_that_forget_the_residual():
+def test_one_child_is_exact_without_any_draw():
+    target, draft = random_pair(5, zeros=True)
+    overlap = sum(map(min, target, draft))
+    for token in range(1, 5):
+        (one,) = set(tries(target, draft, token, ranks=1, count=20))
+        assert one.chances == pytest.approx((overlap,), abs=1e-12)
+        assert one.hit == pytest.approx(min(1, draft[token] / target[token]), abs=1e-12)
+
+
+def test_the_exact_rates_see_chances_that_forget_the_residual():
     target, draft = normalised([5, 4, 3, 1]), normalised([7, 2, 1, 3])
-    assert marginal_deviation(target, draft, marginal_rates(target, draft, 3), 1) < 4.5
-    assert marginal_deviation(target, draft, marginal_rates(target, draft, 3, update=False), 1) > 10
+    chances = [one.chances for one in tries(target, draft, 0)]
+    assert deviation(chances, marginal_rates(target, draft, 3)) < 5
+    assert deviation(chances, marginal_rates(target, draft, 3, update=False)) > 10
+
+
+def test_the_exact_hits_see_children_that_were_drawn_for_other_tokens():
+    """Given the children of a step the token has not the target's law: chance / P is no probability then."""
+    target, draft = normalised([5, 4, 3, 1]), normalised([7, 2, 1, 3])
+    rng, right = random.Random(0), hit_rates(target, draft, 2)[3]
+    assert deviation([[one.hit] for one in tries(target, draft, 3, 2)], [right]) < 5
+    draws = list(ordered_draws(draft, 2))
+    capped = []
+    for children, _ in rng.choices(draws, [drawn for _, drawn in draws], k=1000):
+        chances = dict(zip(children, exact_chances(target, draft, children)[0], strict=True))
+        capped.append([min(1.0, chances.get(3, 0.0) / target[3])])
+    assert deviation(capped, [right]) > 10
 
 
 #: Behind 0 the draft is nearly right, behind 1 nearly wrong; and 1 follows where it is not believed.
@@ -80,8 +124,16 @@ TEXTS = 300
 TABLE = [[0.6, 0.35, 0.05], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]
 PROPOSED = [[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.3, 0.3, 0.4]]
 
+#: At the root as above, and worse the further down.
+BY_LEVEL = [
+    PROPOSED,
+    [[0.2, 0.7, 0.1], [0.02, 0.96, 0.02], [0.1, 0.8, 0.1]],
+    [[0.05, 0.15, 0.8], [0.01, 0.98, 0.01], [0.9, 0.05, 0.05]],
+]
 
-def exact_rates(tokens, depths):
+
+@cache
+def exact_rates(tokens, depths, *, by_level=False):
     """The rate of the one child by depth, from the law of all texts: where steps begin, and what is hit."""
     size = len(TABLE)
     trial, accepted = [0.0] * depths, [0.0] * depths
@@ -89,9 +141,10 @@ def exact_rates(tokens, depths):
     behind[0][0][0] = 1.0
     for place in range(tokens - 1):
         for depth in range(depths):
+            proposed = BY_LEVEL[depth] if by_level else PROPOSED
             for token, weight in enumerate(behind[place][depth]):
-                for children, drawn in ordered_draws(PROPOSED[token], 1):
-                    chances, left, residual = exact_chances(TABLE[token], PROPOSED[token], children)
+                for children, drawn in ordered_draws(proposed[token], 1):
+                    chances, left, residual = exact_chances(TABLE[token], proposed[token], children)
                     reached = weight * drawn
                     trial[depth] += reached
                     accepted[depth] += reached * chances[0]
@@ -104,42 +157,100 @@ def exact_rates(tokens, depths):
     return [a / t for a, t in zip(accepted, trial, strict=True)]
 
 
-def deviations(change=lambda places: places, *, coin=False) -> list[float]:
-    """How far the rates by depth are from the exact ones, in standard errors, over all texts."""
-    target, draft = ScriptedTarget(TABLE, 400), ScriptedDraft(PROPOSED)
-    options = trials(1, 2, 24)
-    counts = []
-    for number in range(TEXTS):
-        generator = torch.Generator().manual_seed(number)
-        if coin:
-            counts.append(on_policy(target, draft, [0], options, generator=generator))
-        else:
-            places = places_along(target, draft, [0], options, generator=generator)
-            counts.append(PromptCounts(number, *weigh(change(places), options)))
+def far_from(exact, counts) -> list[float]:
+    """How far the rates of texts are from the exact ones by depth, in standard errors."""
     found = []
     for depth in range(len(counts[0].trials)):
         rows = [replace(c, trials=c.trials[depth:], accepted=c.accepted[depth:]) for c in counts]
         rate, error = pooled_rate(rows, 0)
-        found.append(abs(rate - exact_rates(24, 2)[depth]) / error)
+        found.append(abs(rate - exact[depth]) / error)
     return found
 
 
-@pytest.mark.parametrize("coin", [True, False], ids=["on policy", "teacher-forced"])
-def test_rates_are_right_where_the_token_that_is_hit_has_a_say_in_the_next_hit(coin):
+def texts(draft, depths, estimate):
+    """Counts of all texts."""
+    target, options = ScriptedTarget(TABLE, 400), trials(1, depths, 24)
+    generators = [torch.Generator().manual_seed(number) for number in range(TEXTS)]
+    return [estimate(target, draft, [0], options, generator=generator) for generator in generators]
+
+
+def changed(change):
+    """The teacher-forced estimator with its tries changed: a control."""
+
+    def estimate(target, draft, prompt, options, *, generator):
+        steps = steps_along(target, draft, prompt, options, generator=generator)
+        return PromptCounts(0, *weigh([tuple(map(change, step)) for step in steps], options))
+
+    return estimate
+
+
+@pytest.mark.parametrize("estimate", [on_policy, teacher_forced])
+def test_rates_are_right_where_the_token_that_is_hit_has_a_say_in_the_next_hit(estimate):
     """Fixed seeds; 3 rates in all at 4 standard errors: a right program fails for one choice in 5,000."""
-    assert max(deviations(coin=coin)) < 4
+    assert max(far_from(exact_rates(24, 2), texts(ScriptedDraft(PROPOSED), 2, estimate))) < 4
 
 
 def test_the_exact_rates_see_hits_that_do_not_go_with_their_tokens():
-    def by_themselves(places):
-        rng = random.Random(str(places))
-        return [Place(place.chances, rng.random() < sum(place.chances)) for place in places]
-
-    assert min(deviations(by_themselves)) > 4
+    estimate = changed(lambda tried: replace(tried, hit=sum(tried.chances)))
+    assert min(far_from(exact_rates(24, 2), texts(ScriptedDraft(PROPOSED), 2, estimate))) > 4
 
 
 def test_the_exact_rates_see_places_that_all_count_alike():
-    def every_place(places):
-        return [Place(place.chances, False) for place in places]
+    estimate = changed(lambda tried: replace(tried, hit=0.0))
+    assert far_from(exact_rates(24, 2), texts(ScriptedDraft(PROPOSED), 2, estimate))[0] > 4
 
-    assert deviations(every_place)[0] > 4
+
+# --- a draft that reads hidden states proposes at a place according to where the step began
+
+
+def test_each_depth_is_measured_with_what_is_proposed_at_that_depth():
+    """Fixed seeds; 3 rates at 4 standard errors: a right program fails for one choice in 5,000."""
+    exact = exact_rates(24, 3, by_level=True)
+    assert max(far_from(exact, texts(LeveledDraft(BY_LEVEL), 3, teacher_forced))) < 4
+    # Its root alone can be tried on policy, and is the same there.
+    assert max(far_from(exact, texts(LeveledDraft(BY_LEVEL), 3, on_policy))) < 4
+
+
+def test_the_exact_rates_see_depths_that_are_read_from_the_root():
+    exact = exact_rates(24, 3, by_level=True)
+    root, *deeper = far_from(exact, texts(LeveledDraft(BY_LEVEL, reads_hidden=False), 3, teacher_forced))
+    assert root < 4
+    assert min(deeper) > 10
+
+
+#: The same law behind every token, so that it does not matter where steps begin; drafts worse by depth.
+EVEN = normalised([6, 4, 2, 1])
+FALLING = [normalised(row) for row in ([5, 5, 2, 1], [2, 4, 5, 1], [1, 2, 3, 9])]
+FULL = TokenTree((-1, 0, 0, 1, 1, 2, 2, *(node for node in range(3, 7) for _ in range(2))))
+
+
+def decoded_deviations(rates) -> list[float]:
+    """How far what a full tree of two ranks has accepted is from these rates by depth, in standard errors."""
+    target, draft = ScriptedTarget([EVEN] * 4, 6000), LeveledDraft([[row] * 4 for row in FALLING])
+    decoder = Decoder(target, [draft], FULL, Sampling(1.0), Sampling(1.0))
+    steps = list(decoder.decode([0], 4000, generator=torch.Generator().manual_seed(0)))
+    found = []
+    for depth, row in enumerate(rates):
+        reached = [step.ranks for step in steps if step.depth == FULL.depth and len(step.ranks) >= depth]
+        taken = [[float(ranks[depth : depth + 1] == (rank,)) for rank in range(2)] for ranks in reached]
+        found.append(deviation(taken, row))
+    return found
+
+
+def test_rates_by_depth_are_what_decoding_with_a_deep_tree_accepts():
+    """Fixed seeds; 12 rates at 4 standard errors: a right program fails for one choice in 1,300."""
+    exact = [marginal_rates(EVEN, row, 2) for row in FALLING]
+    assert max(decoded_deviations(exact)) < 4
+    target, draft = ScriptedTarget([EVEN] * 4), LeveledDraft([[row] * 4 for row in FALLING])
+    counts = [
+        teacher_forced(target, draft, [0], trials(2, 3, 24), generator=torch.Generator().manual_seed(seed))
+        for seed in range(100)
+    ]
+    for depth, row in enumerate(exact):
+        for rank, rate in enumerate(row):
+            rows = [replace(c, trials=c.trials[depth:], accepted=c.accepted[depth:]) for c in counts]
+            measured, error = pooled_rate(rows, rank)
+            assert abs(measured - rate) < 4 * error + 1e-9
+    assert len(AcceptanceRates.from_samples(counts, {}).p) == 3
+    # The control: the rates of the root at every depth.
+    assert min(decoded_deviations([exact[0]] * 3)[1:]) > 4

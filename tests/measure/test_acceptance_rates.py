@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from models import near, tiny_model
-from scripted import ScriptedDraft, ScriptedTarget, counting_up, ranking
+from scripted import LeveledDraft, ScriptedDraft, ScriptedTarget, counting_up, ranking
 from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput
-from sequoia_cli.measure.acceptance import Place, Trials, on_policy, teacher_forced, weigh
+from sequoia_cli.measure.acceptance import on_policy, teacher_forced
+from sequoia_cli.measure.trials import Trials, Try, weigh, windows
 
 BOTH = pytest.mark.parametrize("estimate", [on_policy, teacher_forced])
 
@@ -105,17 +106,35 @@ def test_a_text_too_short_for_a_trial_leaves_no_rates(estimate):
 
 
 def test_steps_and_depths_along_a_text_are_weighed_as_by_hand():
-    hit, miss = Place((0.5, 0.25), True), Place((0.25, 0.0), False)
+    hit, miss = Try((0.5, 0.25), 1.0), Try((0.25, 0.0), 0.0)
     # Steps begin at 0, 2, 3 and 5; behind the hits at 0 and 3 comes a trial of the second depth, at 1 and 4;
     # behind the hit at 1 one of the third depth, at 2. That at 5 has no place behind it.
-    weights, accepted = weigh([hit, hit, miss, hit, miss, hit], trials(depths=4))
+    weights, accepted = weigh(windows([hit, hit, miss, hit, miss, hit], 4), trials(depths=4))
     assert weights == (4, 2, 1, 0)
     assert accepted == ((1.75, 0.75), (0.75, 0.25), (0.25, 0.0), (0, 0))
 
 
 def test_an_empty_text_and_one_token_are_weighed():
     assert weigh([], trials(depths=2)) == ((0, 0), ((0, 0), (0, 0)))
-    assert weigh([Place((0.5, 0.1), True)], trials(depths=2)) == ((1, 0), ((0.5, 0.1), (0, 0)))
+    assert weigh([(Try((0.5, 0.1), 1.0),)], trials(depths=2)) == ((1, 0), ((0.5, 0.1), (0, 0)))
+
+
+def test_hits_that_are_likely_or_not_are_weighed_as_by_hand():
+    tries = [Try((0.5, 0.25), hit) for hit in (0.5, 0.75, 0.25)]
+    # Steps begin at 0, at 1 with the chance of a miss, 0.5, and at 2 with 0.5 (hit at 0) + 0.5 * 0.25.
+    weights, accepted = weigh(windows(tries, 3), trials(depths=3))
+    assert weights == (1 + 0.5 + 0.625, 0.5 + 0.5 * 0.75, 0.5 * 0.75)
+    assert accepted == tuple((weight * 0.5, weight * 0.25) for weight in weights)
+
+
+def test_each_level_of_a_step_is_weighed_by_the_hits_of_the_step_itself():
+    first = (Try((0.5, 0.0), 0.5), Try((0.1, 0.2), 1.0), Try((0.3, 0.3), 0.0))
+    second = (Try((1.0, 0.0), 1.0), Try((0.0, 0.1), 0.0))
+    third = (Try((0.0, 1.0), 0.0),)
+    # The second begins half of the time, the third the other half.
+    weights, accepted = weigh([first, second, third], trials(depths=3))
+    assert weights == (2, 1, 0.5)
+    assert [list(row) for row in accepted] == [[1, 0.5], [0.05, pytest.approx(0.15)], [0.15, 0.15]]
 
 
 def test_depths_beyond_the_first_count_runs_of_hits():
@@ -125,6 +144,19 @@ def test_depths_beyond_the_first_count_runs_of_hits():
     # Steps at 0 (hit, hit, miss), 2 (miss), 3 (hit, hit, hit) and 5 (hit, then the text ends).
     assert counts.trials == (4, 2, 2)
     assert counts.accepted == ((3, 0), (1, 1), (1, 0))
+
+
+def test_a_draft_that_reads_hidden_states_is_counted_by_what_it_proposes_at_each_level():
+    tables = [ranking(8, places, 2) for places in ([0, 0, None, 1], [None, 0, 0, None, 1, None], [0] * 8)]
+    # Steps at 0 (hit, hit, hit), 2 (miss), 3 (hit of rank 2, hit of rank 2), and 5, where the text ends.
+    target, options = ScriptedTarget(counting_up(8)), trials(depths=3)
+    counts = teacher_forced(target, LeveledDraft(tables), [0], options, eos_ids=(6,))
+    assert counts.trials == (4, 2, 2)
+    assert counts.accepted == ((1, 1), (1, 1), (2, 0))
+    # The control reads every depth from the first level, where only the places 0, 1 and 3 are hits.
+    counts = teacher_forced(target, LeveledDraft(tables, reads_hidden=False), [0], options, eos_ids=(6,))
+    assert counts.trials == (4, 2, 1)
+    assert counts.accepted == ((1, 1), (1, 0), (0, 0))
 
 
 # --- one against the other
@@ -150,11 +182,34 @@ def test_a_draft_equal_to_the_target_is_accepted_at_every_trial_of_every_depth(t
     for index, prompt in enumerate(prompts(4)):
         options = trials(temperature, depths=3, new_tokens=25)
         counts = teacher_forced(target, draft, prompt, options, index=index, generator=seeded())
-        assert counts.trials == (12, 12, 11) and counts.prompt == index
+        assert counts.trials == pytest.approx((12, 12, 11), rel=1e-4) and counts.prompt == index
         assert counts.accepted[0][0] == pytest.approx(12, rel=1e-4)
         assert [sum(row) for row in counts.accepted] == pytest.approx(counts.trials, rel=1e-4)
         counts = on_policy(target, draft, prompt, options, index=index, generator=seeded())
         assert (counts.prompt, counts.trials, counts.accepted) == (index, (12,), ((12, 0),))
+
+
+class RunAtEveryLevel(IndependentDraft):
+    """Asked for every level, as if what it proposes at a place depended on where the step began."""
+
+    reads_hidden = True
+
+
+@pytest.mark.parametrize(("new_tokens", "eos"), [(3, ()), (24, ()), (24, (7, 11))])
+def test_levels_along_the_text_and_the_places_further_on_are_the_same_to_an_independent_draft(
+    new_tokens, eos
+):
+    target, draft = tiny_pair()
+    options = trials(ranks=4, depths=4, new_tokens=new_tokens)
+    seen = 0
+    for prompt in prompts(6):
+        by_place, by_level = (
+            teacher_forced(target, each, prompt, options, eos_ids=eos)
+            for each in (draft, RunAtEveryLevel(draft.model, 64))
+        )
+        assert by_level == by_place
+        seen += by_level.trials[min(2, new_tokens - 2)]
+    assert seen > 0
 
 
 def errors_apart(first, second) -> list[float]:

@@ -84,9 +84,9 @@ def acceptance_command(
     _check(estimator, limit, ranks, depths, new_tokens)
 
     from sequoia_cli.core.rates import AcceptanceRates
-    from sequoia_cli.measure.acceptance import Trials
     from sequoia_cli.measure.prompts import load_prompts
     from sequoia_cli.measure.session import open_session, packages, plain_name
+    from sequoia_cli.measure.trials import Trials
 
     sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
     place = Output(output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
