@@ -45,6 +45,17 @@ def test_depths_with_few_trials_are_pooled_with_all_deeper_ones():
     assert len(measured(depths(MIN_TRIALS, 0, 0)).p) == 1
 
 
+def test_the_trials_of_a_row_are_all_that_its_rates_pool():
+    half = MIN_TRIALS // 2
+    assert measured(depths(900, 500, half, 150, 90)).row_trials == (900, 500, half + 240)
+    assert measured(depths(900, 500, half, 150)).row_trials == (900, 500)  # too few for a row
+    assert measured(depths(900, 500)).row_trials == (900, 500)
+    assert measured(depths(10, 9)).row_trials == (10,)
+    for counts in ((900, 500, half, 150, 90), (900, 300, 50), (10, 9), (900, 500)):
+        rates = measured(depths(*counts))
+        assert len(rates.row_trials) == len(rates.p)
+
+
 def test_a_short_measurement_has_the_row_that_its_standard_errors_are_of():
     rates = measured(PromptCounts(0, (10, 4, 0), ((6, 1), (1, 1), (0, 0))))
     assert rates.p == ((6 / 10, 1 / 10),)

@@ -49,7 +49,7 @@ def rates_table(rates: AcceptanceRates, ranks: int = 6) -> Table:
     table = plain_table("chance that the child of each rank is the one accepted", *headings)
     for depth, row in enumerate(rates.p):
         name = f"{depth + 1}+" if depth == len(rates.p) - 1 else str(depth + 1)
-        own = [f"{rates.trials[depth]:.0f}"] if rates.samples else []
+        own = [f"{rates.row_trials[depth]:.0f}"] if rates.samples else []
         table.add_row(name, *(f"{rate:.3f}" for rate in row[:columns]), f"{sum(row):.3f}", *own)
     if errors := rates.standard_errors():
         table.add_row(

@@ -81,11 +81,10 @@ class AcceptanceRates:
         trials, accepted = _pooled(samples)
         if not trials or trials[0] <= 0:
             raise BadInput("no acceptance trials: every prompt ended before the first token could be drafted")
-        # The first row is the root's in any case: that is the one the standard errors are of.
-        own = next((d for d in range(1, len(trials)) if trials[d] < MIN_TRIALS), len(trials))
-        rows = [_ratio(accepted[d], trials[d]) for d in range(own)]
-        if (rest := sum(trials[own:])) >= MIN_TRIALS:
-            rows.append(_ratio([sum(column) for column in zip(*accepted[own:], strict=True)], rest))
+        rows = [
+            _ratio([sum(column) for column in zip(*(accepted[d] for d in pooled), strict=True)], count)
+            for pooled, count in _pools(trials)
+        ]
         return cls(tuple(rows), dict(conditions), tuple(samples), dict(record or {}))
 
     def merged(self, other: AcceptanceRates) -> AcceptanceRates:
@@ -120,6 +119,11 @@ class AcceptanceRates:
     def trials(self) -> tuple[float, ...]:
         """Trials by depth, over all prompts."""
         return tuple(_pooled(self.samples)[0])
+
+    @property
+    def row_trials(self) -> tuple[float, ...]:
+        """Trials behind each measured row of `p`: of its depth, or of all that the last row pools."""
+        return tuple(count for _, count in _pools(self.trials))
 
     @property
     def accepted(self) -> Rows:
@@ -186,6 +190,16 @@ def _pooled(samples: Sequence[PromptCounts]) -> tuple[list[float], list[list[flo
         for rows in zip(*(s.accepted for s in samples), strict=True)
     ]
     return trials, accepted
+
+
+def _pools(trials: Sequence[float]) -> list[tuple[range, float]]:
+    """The depths that each row of rates is of, and their trials."""
+    # The first row is the root's in any case: that is the one the standard errors are of.
+    own = next((depth for depth in range(1, len(trials)) if trials[depth] < MIN_TRIALS), len(trials))
+    pools = [(range(depth, depth + 1), trials[depth]) for depth in range(own)]
+    if (rest := sum(trials[own:])) >= MIN_TRIALS:
+        pools.append((range(own, len(trials)), rest))
+    return pools
 
 
 def _ratio(accepted: Sequence[float], trials: float) -> tuple[float, ...]:
