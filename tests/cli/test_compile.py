@@ -6,6 +6,7 @@ import json
 import pytest
 import yaml
 
+from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.paths import latest, remember_latest, shipped
 from sequoia_cli.core.plan import TreePlan
@@ -83,6 +84,23 @@ def test_another_tree_at_the_same_path_is_kept_unless_forced(sequoia, files):
     assert (files / "tree.json").read_text() == "mine"
     assert sequoia(*arguments, "--force")[0] == 0
     assert plan_of("tree.json").tree.size > 1
+
+
+def test_rates_that_fall_with_depth_give_a_shallower_tree_than_those_of_the_root_alone(sequoia, files):
+    rows = [[0.6, 0.15, 0.08, 0.04], [0.4, 0.1, 0.05, 0.03], [0.2, 0.1, 0.04, 0.02]]
+    counts = {"prompt": 0, "trials": [1000] * 3, "accepted": [[1000 * p for p in row] for row in rows]}
+    plans = []
+    for name, p in (("falling", rows), ("root", rows[:1])):
+        data = {"schema": "sequoia-rates/1", "p": p, "samples": [counts]}
+        (files / f"{name}.yaml").write_text(yaml.safe_dump(data))
+        code, _, err = sequoia("--profile", "flat.yaml", "--acceptance", f"{name}.yaml", "-o", f"{name}.json")
+        assert code == 0, err
+        plans.append(plan_of(f"{name}.json"))
+    falling, root = plans
+    assert falling.tree.depth < root.tree.depth
+    expected = expected_tokens(falling.tree, rows)
+    assert falling.predicted.tokens_per_step == pytest.approx(expected, abs=1e-3)
+    assert expected < root.predicted.tokens_per_step
 
 
 def test_json_and_yaml_rates_give_the_same_tree(sequoia, files):
