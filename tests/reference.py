@@ -90,6 +90,46 @@ def walk(
             return tuple(path), inverse(residual, uniforms[tree.size])
 
 
+def walk_drafts(
+    tree: TokenTree,
+    tokens: Sequence[Sequence[int]],
+    target: Callable[[tuple[int, ...]], Row],
+    draft: Callable[[int, int], Row],
+    uniform: Callable[[tuple[int, ...]], float],
+    last: float,
+) -> tuple[int, ...]:
+    """The accepted tokens and the next one where several drafts grew a tree each (arXiv 2305.09781).
+
+    The trees stay apart: `here` has the nodes of each draft that the accepted text leads to. `target` and
+    `uniform` are asked for by text, `draft` by draft and node.
+    """
+    text: tuple[int, ...] = ()
+    here = [(number, 0) for number in range(len(tokens))]
+    while True:
+        residual, accepted = target(text), None
+        for number, node in here:
+            current, tried = draft(number, node), []
+            for child in tree.children[node]:
+                token = tokens[number][child]
+                if uniform((*text, token)) < residual[token] / current[token]:
+                    accepted = token
+                    break
+                residual = residual_of(residual, current)
+                tried.append(token)
+                current = without(draft(number, node), tried)
+            if accepted is not None:
+                break
+        if accepted is None:
+            return (*text, inverse(residual, last))
+        text = (*text, accepted)
+        here = [
+            (number, child)
+            for number, node in here
+            for child in tree.children[node]
+            if tokens[number][child] == accepted
+        ]
+
+
 def inverse(row: Row, uniform: float) -> int:
     """The token at `uniform` of the cumulative distribution."""
     point, total = uniform * sum(row), 0.0

@@ -77,7 +77,10 @@ def generate(run, pair, trees):
     """Run `sequoia generate` on the tiny pair and tree; options given replace these."""
 
     def command(*arguments, **options):
-        return run("generate", *pair, "--tree", trees["tree"], *arguments, **options)
+        # Several drafts may be given, so that a second --draft alone would not replace the first.
+        target, draft, dtype = pair[:2], pair[2:4], pair[4:]
+        named = [*target, *([] if "--draft" in arguments else draft), *dtype]
+        return run("generate", *named, "--tree", trees["tree"], *arguments, **options)
 
     return command
 

@@ -45,6 +45,7 @@ def no_weights(monkeypatch):
         (["--dtype", "nonsense"], "dtype 'nonsense' is not known; expected auto, float32"),
         (["--budget", "5"], "No such option: --budget"),
         (["--target", "./none"], "target './none' is a path that does not exist"),
+        (["--draft", "a/b", "--draft", "c/d", "--draft", "a/b"], "--draft names a/b twice"),
         (["--draft", "/nowhere/draft"], "draft '/nowhere/draft' is a path that does not exist"),
     ],
 )

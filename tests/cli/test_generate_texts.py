@@ -25,6 +25,32 @@ def test_greedy_text_with_a_tree_is_the_targets_own_id_for_id(document, models, 
     assert document(*PROMPT, "-n", "40", "--draft", models[draft])["token_ids"] == greedy
 
 
+@pytest.mark.parametrize("drafts", [("draft", "wide"), ("wide", "short", "draft")])
+def test_several_drafts_leave_the_targets_greedy_text_as_it_is(generate, models, greedy, drafts):
+    named = [part for draft in drafts for part in ("--draft", models[draft])]
+    code, out, err = generate(*PROMPT, "-n", "40", *named, "--compare", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["token_ids"], found["first_differences"]) == (greedy, {})
+    assert found["speculation"]["drafts"] == len(drafts)
+    assert found["speculation"]["mean_acceptance_length"] > 1
+    assert f"{len(drafts)} drafts: each grows the tree, and the trees are merged" in err
+    assert "what the tree file predicts is for one draft" in err
+    assert f"a tree of 9 nodes in 4 layers from each of {len(drafts)} drafts" in err
+
+
+def test_several_drafts_take_the_text_further_in_a_step_than_one(document, models):
+    options = (*PROMPT, "-n", "40", "--draft", models["wide"])
+    one, two = document(*options), document(*options, "--draft", models["draft"])
+    assert two["speculation"]["steps"] < one["speculation"]["steps"]
+    assert (one["speculation"]["drafts"], two["speculation"]["drafts"]) == (1, 2)
+
+
+def test_sampling_with_several_drafts_repeats_itself(document, models):
+    options = (*PROMPT, "-n", "40", "-T", "0.8", "--draft", models["wide"], "--draft", models["draft"])
+    assert document(*options)["token_ids"] == document(*options)["token_ids"]
+
+
 def test_plain_decoding_gives_the_same_ids_and_loads_no_draft(document, greedy):
     found = document(*PROMPT, "-n", "40", "--plain", "--draft", "no-such-draft")
     assert found["token_ids"] == greedy

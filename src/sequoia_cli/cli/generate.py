@@ -49,7 +49,7 @@ def generate_command(
         bool, typer.Option("--compare", help="Decode plainly too, in turn, and report both speeds.")
     ] = False,
     target: options.Target = options.DEFAULT_TARGET,
-    draft: options.Draft = options.DEFAULT_DRAFT,
+    draft: options.Drafts = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
@@ -76,6 +76,12 @@ def generate_command(
         raise BadInput(f"--max-new-tokens is {max_new_tokens}; expected 0 or more")
     if compare and plain:
         raise BadInput("--compare runs plain decoding next to speculation; --plain leaves speculation out")
+    drafts = draft or [options.DEFAULT_DRAFT]
+    if twice := [name for name in drafts if drafts.count(name) > 1]:
+        raise BadInput(
+            f"--draft names {twice[0]} twice; different models are expected",
+            hint="a tree with more children asks one draft for more proposals",
+        )
     if any(not text for text in stop or []):
         raise BadInput("--stop is empty; expected a text")
     if plain and tree is not None:
@@ -92,13 +98,18 @@ def generate_command(
     speculates = plan is not None and plan.tree.size > 1
     session = open_session(
         target,
-        [draft] if speculates else [],
+        drafts if speculates else [],
         device=device,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
         progress=say.shows_progress,
         announce=say.note,
     )
+    if len(session.drafts) > 1:
+        say.note(
+            f"{len(drafts)} drafts: each grows the tree, and the trees are merged; "
+            "what the tree file predicts is for one draft"
+        )
     run = Run(
         session,
         asked,

@@ -41,7 +41,8 @@ def document(run: Run, warnings: list[str]) -> str:
         shared["speedup"] = run.speedup
         shared["first_differences"] = run.first_differences()
     # An interrupt leaves fewer texts than prompts.
-    results = [_result(prompt, text) for prompt, text in zip(run.prompts, run.texts, strict=False)]
+    drafts = len(run.session.drafts)
+    results = [_result(prompt, text, drafts) for prompt, text in zip(run.prompts, run.texts, strict=False)]
     if len(run.prompts) == len(results) == 1:
         body = {"schema": SCHEMA, **results[0], **shared}
     else:
@@ -49,13 +50,13 @@ def document(run: Run, warnings: list[str]) -> str:
             "schema": SCHEMA,
             "results": results,
             "tokens_per_second": total.tokens_per_second,
-            "speculation": total.to_dict(),
+            "speculation": {"drafts": drafts, **total.to_dict()},
             **shared,
         }
     return json.dumps(body, indent=1, ensure_ascii=not is_utf8(sys.stdout)) + "\n"
 
 
-def _result(prompt: Prompt, text: Generation) -> dict[str, Any]:
+def _result(prompt: Prompt, text: Generation, drafts: int) -> dict[str, Any]:
     return {
         "id": prompt.id,
         "prompt_tokens": text.prompt_tokens,
@@ -66,7 +67,7 @@ def _result(prompt: Prompt, text: Generation) -> dict[str, Any]:
         "first_token_seconds": text.first_token_seconds,
         "prefill_seconds": text.speculation.prefill_seconds,
         "tokens_per_second": text.speculation.tokens_per_second,
-        "speculation": text.speculation.to_dict(),
+        "speculation": {"drafts": drafts, **text.speculation.to_dict()},
     }
 
 
@@ -111,6 +112,8 @@ def summary(run: Run) -> Iterator[Table | str]:
 def _title(run: Run, total: Speculation) -> str:
     tree = run.plan.tree if run.plan else ROOT_ONLY
     shape = f"tree of {tree.size} nodes in {tree.depth} layers" if tree.size > 1 else "plain decoding"
+    if len(run.session.drafts) > 1:
+        shape = f"a {shape} from each of {len(run.session.drafts)} drafts"
     return f"{total.tokens} tokens in {total.steps} steps, {shape}"
 
 

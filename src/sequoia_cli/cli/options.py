@@ -22,6 +22,16 @@ Target = Annotated[
 Draft = Annotated[
     str, typer.Option("--draft", "-d", metavar="MODEL", help="Draft: an alias, a folder or a hub id.")
 ]
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--draft",
+        "-d",
+        metavar="MODEL",
+        show_default=DEFAULT_DRAFT,
+        help="Draft, as the target; several propose side by side.",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
 TrustRemoteCode = Annotated[

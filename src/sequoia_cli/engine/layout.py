@@ -13,8 +13,9 @@ from sequoia_cli.core.tree import TokenTree
 def ancestor_matrix(tree: TokenTree) -> Tensor:
     """(n, n) booleans: entry (i, j) says whether node j is node i or one of its ancestors."""
     seen = torch.eye(tree.size, dtype=torch.bool)
-    for node in range(1, tree.size):
-        seen[node] |= seen[tree.parents[node]]
+    for level in tree.levels[1:]:
+        nodes = slice(level.start, level.stop)
+        seen[nodes] |= seen[list(tree.parents[nodes])]
     return seen
 
 

@@ -18,9 +18,10 @@ class Step:
 
     `tokens` are the new tokens, cut at an end-of-text id or the budget. `ranks` are the child ranks of the
     accepted path; `size` and `depth` are those of the step's tree, which shrinks near the end of the budget
-    or context. `seconds` has the time of each stage: draft, target, verify, other, and in the first step
-    prefill; `level_seconds` has the draft's by level, `level_widths` the nodes expanded there. `finish` is
-    set on the last step.
+    or context. With several drafts that is the merged tree. `seconds` has the time of each stage: draft,
+    target, verify, other, and in the first step prefill; `level_seconds` has the draft's by level,
+    `level_widths` the nodes expanded there, one draft's levels behind another's. `finish` is set on the last
+    step.
     """
 
     tokens: tuple[int, ...]

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 
-from folders import alone, edit_json, pair, save
+from folders import alone, edit_json, edit_weights, pair, save
 from models import SUPPORTED, tiny_model, tiny_tokenizer
 from sequoia_cli.engine.loading import hub
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.errors import BadInput
 
 IDS = torch.arange(1, 9)[None]
 
@@ -28,6 +29,21 @@ def test_a_pair_is_loaded_in_the_dtype_asked_for(tmp_path):
     assert (loaded.target_name, loaded.draft_names) == (str(tmp_path / "t"), (str(tmp_path / "d"),))
     assert loaded.tokenizer.convert_ids_to_tokens(7) == "w7"
     assert loaded.notes == ()
+
+
+def test_several_drafts_are_loaded_for_one_target_and_checked_each(tmp_path):
+    target, other = save(tmp_path / "t"), save(tmp_path / "d", "gpt2", seed=1)
+    sharing = save(tmp_path / "s", tokenizer=None)
+    edit_weights(tmp_path / "s", drop=("embed_tokens", "lm_head"))
+    loaded = pair(target, other, sharing)
+    assert [draft.config.model_type for draft in loaded.drafts] == ["gpt2", "llama"]
+    assert loaded.drafts[1].get_input_embeddings().weight is loaded.target.get_input_embeddings().weight
+    assert torch.equal(loaded.drafts[0](IDS).logits, tiny_model("gpt2", seed=1)(IDS).logits)
+    (note,) = loaded.notes
+    assert note.startswith(f"draft '{sharing}' shares")
+    unlike = save(tmp_path / "u", tokenizer=tiny_tokenizer(64, tokens={10: "w11", 11: "w10"}))
+    with pytest.raises(BadInput, match=r"draft '.*u' have different tokenizers: id 10"):
+        pair(target, other, unlike)
 
 
 def test_a_sharded_checkpoint_is_loaded_whole(tmp_path):
