@@ -11,11 +11,13 @@ import torch
 from scipy.stats import chi2
 
 from models import near, tiny_model
+from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
 from sequoia_cli.engine import grow
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.verify import Trial
 from sequoia_cli.engine.warp import Sampling, probabilities
 
 VOCABULARY, PROMPT, TEXTS = 12, [5, 3, 8, 1], 1000
@@ -98,3 +100,43 @@ def test_the_check_sees_children_that_are_treated_as_samples_but_are_the_most_pr
     greedy_children = lambda probs, counts, uniforms: grow.top_children(probs, counts)  # noqa: E731
     monkeypatch.setattr(grow, "draw_children", greedy_children)
     assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) < 1e-6
+
+
+def test_texts_of_two_merged_drafts_have_the_targets_law():
+    target = tiny_model("llama", vocab=VOCABULARY)
+    models = near(target, 0.3), tiny_model("llama", vocab=VOCABULARY, seed=4)
+    drafts = [IndependentDraft(LanguageModel(model), VOCABULARY) for model in models]
+    decoder = Decoder(LanguageModel(target), drafts, WIDE, CUT)
+    assert p_value(texts(decoder, 2), exact_law(target, CUT, 2)) > 1e-6
+
+
+#: Behind each of four tokens: what the target says, and two drafts that are wrong in different ways.
+SAID = [[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.0, 0.5, 0.0, 0.5], [0.25, 0.25, 0.25, 0.25]]
+GUESSED = [[0.85, 0.05, 0.05, 0.05]] * 4, [[0.05, 0.05, 0.1, 0.8], [0.0, 0.0, 0.9, 0.1]] * 2
+
+
+def scripted_p_value(tree, sampling=WHOLE, draft_sampling=WHOLE):
+    """Of three tokens behind the last of the prompt, with both drafts' trees merged."""
+    decoder = Decoder(ScriptedTarget(SAID), [*map(ScriptedDraft, GUESSED)], tree, sampling, draft_sampling)
+    rows = probabilities(torch.tensor(SAID, dtype=torch.float64).log(), sampling).tolist()
+    law = {(PROMPT[-1],): 1.0}
+    for _ in range(3):
+        law = {(*text, i): p * q for text, p in law.items() for i, q in enumerate(rows[text[-1]]) if q > 0}
+    return p_value(texts(decoder, 3), {text[1:]: p for text, p in law.items()})
+
+
+@pytest.mark.parametrize("tree", [chain(3), TokenTree((-1, 0, 0)), WIDE], ids=["chain", "star", "tree"])
+@pytest.mark.parametrize(
+    "samplings", [(), (CUT, WHOLE), (WHOLE, Sampling(3.0, 0, 0.5))], ids=["whole", "cut", "cut drafts"]
+)
+def test_texts_of_merged_scripted_drafts_have_the_targets_law(tree, samplings):
+    assert scripted_p_value(tree, *samplings) > 1e-6
+
+
+def test_the_check_sees_a_second_drafts_children_tested_by_the_first_ones_law(monkeypatch):
+    def turn_to(trial, probs):
+        right(trial, first.setdefault(trial, probs))
+
+    first, right = {}, Trial.turn_to
+    monkeypatch.setattr(Trial, "turn_to", turn_to)
+    assert scripted_p_value(chain(3)) < 1e-6
