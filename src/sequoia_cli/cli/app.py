@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from sequoia_cli import __version__
 from sequoia_cli.cli.acceptance import acceptance_command
 from sequoia_cli.cli.compile import compile_command
+from sequoia_cli.cli.distill import distill_command
 from sequoia_cli.cli.generate import generate_command
 from sequoia_cli.cli.profile import profile_command
 from sequoia_cli.errors import SequoiaError
@@ -75,6 +76,7 @@ def sequoia(
 app.command("profile")(profile_command)
 app.command("acceptance")(acceptance_command)
 app.command("compile")(compile_command)
+app.command("distill")(distill_command)
 app.command("generate")(generate_command)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,6 +56,13 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No commentary on stderr.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bars.")]
+
+
+def at_least(values: Mapping[str, tuple[int | None, int]]) -> None:
+    """Raise `BadInput` for the first flag whose value lies below its least; None was not given."""
+    for flag, (value, least) in values.items():
+        if value is not None and value < least:
+            raise BadInput(f"{flag} is {value}; at least {least} is needed")
 
 
 def samplings(

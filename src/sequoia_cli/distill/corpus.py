@@ -98,9 +98,7 @@ class Corpus:
             Text(*columns)
             for shard in self._shards
             for columns in zip(
-                *(
-                    shard[key].split(shard["lengths"].tolist()) for key in ("tokens", "hidden", "answer")
-                ),
+                *(shard[key].split(shard["lengths"].tolist()) for key in ("tokens", "hidden", "answer")),
                 strict=True,
             )
         ]

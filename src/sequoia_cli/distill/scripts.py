@@ -67,7 +67,9 @@ def chats(
         yield script
 
 
-def documents(tokenizer: Any, eos_ids: Sequence[int], temperatures: Sequence[float], seed: int) -> Iterator[Script]:
+def documents(
+    tokenizer: Any, eos_ids: Sequence[int], temperatures: Sequence[float], seed: int
+) -> Iterator[Script]:
     """Texts of a base model, from its start token on. Raises `BadInput` for a tokenizer without one."""
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if start is None:

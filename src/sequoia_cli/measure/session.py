@@ -15,7 +15,11 @@ import transformers
 
 from sequoia_cli import __version__
 from sequoia_cli.engine.draft import Draft, IndependentDraft
+from sequoia_cli.engine.feature_draft import FeatureDraft
+from sequoia_cli.engine.feature_model import FeatureModel
+from sequoia_cli.engine.head import output_head
 from sequoia_cli.engine.loading.devices import parse_device, parse_dtype
+from sequoia_cli.engine.loading.drafts import LoadedDraft
 from sequoia_cli.engine.loading.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention
@@ -103,13 +107,11 @@ def open_session(
     else:
         pair = load_pair(target, *drafts, **options)
         loaded, tokenizer, eos_ids, notes = pair.target, pair.tokenizer, pair.eos_ids, pair.notes
-        drafted = [LanguageModel(draft) for draft in pair.drafts]
+        drafted = list(pair.drafts)
     for note in notes:
         announce(note)
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
-    for draft, name in zip(drafted, drafts, strict=True):
-        check_tree_attention(draft, f"draft '{name}'")
     conditions = {
         "target": target,
         "draft": " + ".join(drafts) or None,
@@ -119,11 +121,23 @@ def open_session(
     }
     return Session(
         model,
-        tuple(IndependentDraft(draft, model.vocabulary) for draft in drafted),
+        tuple(make_draft(draft, model) for draft in drafted),
         tokenizer,
         eos_ids,
         {key: value for key, value in conditions.items() if value is not None},
     )
+
+
+def make_draft(loaded: LoadedDraft, target: LanguageModel) -> Draft:
+    """A loaded draft as the engine uses it. Raises `BadInput` where it or its target is not up to that."""
+    if isinstance(loaded.model, FeatureModel):
+        whole = output_head(target, f"the target of {loaded.source}")
+        head = whole.only(loaded.ids) if loaded.ids is not None else whole
+        embedding = target.model.get_input_embeddings()
+        return FeatureDraft(loaded.model, embedding, head, target.context_limit, loaded.ids)
+    model = LanguageModel(loaded.model)
+    check_tree_attention(model, str(loaded.source))
+    return IndependentDraft(model, target.vocabulary, loaded.ids)
 
 
 def packages() -> dict[str, str]:

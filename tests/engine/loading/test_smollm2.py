@@ -141,7 +141,6 @@ def test_the_default_target_is_smollm2_as_published(smollm2_pair):
     assert ends[0].weight is ends[1].weight
     assert smollm2_pair.eos_ids == (2,)
     assert LanguageModel(smollm2_pair.target).context_limit == 8192
-    assert (smollm2_pair.target_name, smollm2_pair.draft_names) == ("smollm2", ("smollm2-draft",))
 
 
 def test_its_tokenizer_adds_no_start_and_renders_turns(smollm2_pair):

@@ -76,6 +76,13 @@ def describe(source: Source, folder: Path, trust_remote_code: bool) -> Checkpoin
     return Checkpoint(source, folder, config, skeleton, tokenizer, tuple(notes))
 
 
+def tokenizer_of(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    """The folder's tokenizer. Raises `BadInput` where it has none."""
+    if checkpoint.tokenizer is None:
+        raise BadInput(f"{checkpoint.source}: {checkpoint.folder} has no tokenizer", hint=CONTENTS)
+    return checkpoint.tokenizer
+
+
 def _config_and_skeleton(
     source: Source, folder: Path, trust_remote_code: bool
 ) -> tuple[PreTrainedConfig, PreTrainedModel]:

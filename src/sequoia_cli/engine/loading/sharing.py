@@ -57,10 +57,24 @@ def load_sharing(
     for file in weight_files(draft.source, draft.folder):
         state.update(load_file(draft.folder / file))
     model, notes = load_model(draft, dtype, state)
+    share_ends(model, target)
+    return model, [*notes, f"{draft.source} shares the embedding and output head of its target"]
+
+
+def share_ends(model: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Make the target's embedding and head parameters those of `model`: the same objects, no copy."""
     for mine, theirs in _pairs(model, target):
         for name, parameter in _parameters(mine, theirs):
             setattr(mine, name, parameter)
-    return model, [*notes, f"{draft.source} shares the embedding and output head of its target"]
+
+
+def end_names(model: PreTrainedModel) -> frozenset[str]:
+    """Names of the embedding's and the head's parameters, which a draft that shares them leaves out."""
+    names = {module: name for name, module in model.named_modules()}
+    ends = [module for module in _ends(model) if module is not None]
+    return frozenset(
+        f"{names[module]}.{name}" for module in ends for name, _ in module.named_parameters(recurse=False)
+    )
 
 
 def _shared_weights(draft: PreTrainedModel, target: PreTrainedModel) -> Iterator[tuple[str, nn.Parameter]]:

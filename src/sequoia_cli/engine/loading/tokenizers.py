@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from sequoia_cli.engine.loading.checkpoint import Checkpoint
+from sequoia_cli.errors import BadInput
+
 
 class Difference(NamedTuple):
     """The first id that two tokenizers read differently, and what each reads."""
@@ -29,3 +32,15 @@ def first_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizer
 
 def _token_by_id(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     return {id: token for token, id in tokenizer.get_vocab().items()}
+
+
+def require_same_tokenizer(target: Checkpoint, draft: Checkpoint) -> None:
+    """Raise `BadInput` where both have a tokenizer and these differ."""
+    if target.tokenizer is None or draft.tokenizer is None:
+        return
+    if difference := first_difference(target.tokenizer, draft.tokenizer):
+        raise BadInput(
+            f"{target.source} and {draft.source} have different tokenizers: id {difference.id} is "
+            f"{difference.target!r} in the target and {difference.draft!r} in the draft",
+            hint="choose a draft of the target's own family",
+        )

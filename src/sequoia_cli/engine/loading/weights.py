@@ -12,7 +12,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from sequoia_cli.engine.loading.checkpoint import CONTENTS, Checkpoint
 from sequoia_cli.engine.loading.foreign import read_json, refusing
-from sequoia_cli.engine.loading.sources import Source
+from sequoia_cli.engine.loading.sources import Announce, Source, fetch_weights
 from sequoia_cli.errors import BadInput
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -26,6 +26,13 @@ def weight_files(source: Source, folder: Path) -> list[str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise BadInput(f"{source}: {folder / _INDEX} has no weight_map")
     return sorted({str(name) for name in weight_map.values()})
+
+
+def stored_names(checkpoint: Checkpoint, announce: Announce) -> frozenset[str]:
+    """`weight_names` of a model, whose weights are fetched first where they are not here."""
+    source, folder = checkpoint.source, checkpoint.folder
+    fetch_weights(source, weight_files(source, folder), announce)
+    return weight_names(source, folder)
 
 
 def weight_names(source: Source, folder: Path) -> frozenset[str]:

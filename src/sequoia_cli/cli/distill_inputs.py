@@ -1,0 +1,121 @@
+"""What `sequoia distill` was asked for, and the folder that it writes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sequoia_cli.errors import BadInput, SequoiaError
+
+#: Sizes of the draft's vocabulary that `--draft-vocab auto` measures; None is all.
+CANDIDATES = (4096, 8192, 16384, None)
+#: What `auto` trains on: more cost time, and hardly ever come up.
+TRAINED = 8192
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The options of the command, checked one by one."""
+
+    target: str
+    output: str | None
+    kind: str
+    layers: int
+    config: Any
+    vocabulary: str
+    start: str | None
+    count: int
+    tokens: int
+    dataset: str | None
+    column: str | None
+    limit: int | None
+    temperatures: tuple[float, ...]
+    new_tokens: int
+    length: int
+    rows: int
+    corpus: str | None
+    epochs: int
+    batch_tokens: int
+    learning_rate: float
+    passes: int
+    raw: bool
+    seed: int
+    device: str
+    dtype: str
+    trust_remote_code: bool
+    force: bool
+
+    def trained_vocabulary(self, vocabulary: int) -> int | None:
+        """Ids that the draft is trained on; None for all. Raises `BadInput` for what is no number of ids."""
+        if self.vocabulary == "all":
+            return None
+        if self.vocabulary == "auto":
+            return TRAINED if vocabulary > TRAINED else None
+        try:
+            size = int(self.vocabulary)
+        except ValueError:
+            size = 0
+        if not 2 <= size <= vocabulary:
+            raise BadInput(
+                f"--draft-vocab is '{self.vocabulary}'; expected 2 to {vocabulary} (the ids of the target), "
+                "all or auto"
+            )
+        return size
+
+    def candidates(self, vocabulary: int) -> tuple[int | None, ...]:
+        """Sizes of the draft's vocabulary to choose from once it is trained."""
+        if self.vocabulary != "auto":
+            return (self.trained_vocabulary(vocabulary),)
+        return tuple(size for size in CANDIDATES if size is None or size < vocabulary)
+
+
+def read_config(path: str | None, trust_remote_code: bool) -> Any:
+    """The transformers configuration in `path`, None where there is none. Raises `BadInput`."""
+    if path is None:
+        return None
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+    except Exception as error:  # whatever transformers makes of a user's file
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise BadInput(f"--config {path} cannot be used: {first}") from None
+
+
+class DraftFolder:
+    """The draft's folder, refused at once where it cannot be written; unfinished work is kept beside it."""
+
+    def __init__(self, path: Path, *, force: bool) -> None:
+        self.path, self._force = path, force
+        self.work = path.with_name(path.name + ".partial")
+        if path.is_file():
+            raise BadInput(f"{path} is a file; a draft is a folder")
+        if path.is_dir() and any(path.iterdir()):
+            if not force:
+                raise BadInput(
+                    f"{path} exists", hint="choose another folder with -o, or replace it with --force"
+                )
+            if not list(path.rglob("distillation.json")):
+                raise BadInput(f"{path} is not a draft made by distill; --force does not remove it")
+        try:
+            self.work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"{self.work} cannot be written: {error.strerror}", hint="choose another folder with -o"
+            ) from None
+
+    def publish(self, finished: Mapping[str, Path]) -> None:
+        """Put finished folders in place, by their names below this one (an empty name is this one itself)."""
+        try:
+            if self.path.exists():
+                shutil.rmtree(self.path)
+            for name, folder in finished.items():
+                place = self.path / name if name else self.path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                folder.rename(place)
+            shutil.rmtree(self.work)
+        except OSError as error:
+            raise SequoiaError(f"{self.path} could not be written: {error.strerror}") from None

@@ -1,0 +1,115 @@
+"""What a draft will do on this machine: measured rates and times, and the tree compiled from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from sequoia_cli.compiler.choice import Choice
+from sequoia_cli.compiler.choose import Limits, choose
+from sequoia_cli.core.hardware import HardwareProfile
+from sequoia_cli.core.rates import AcceptanceRates
+from sequoia_cli.distill.corpus import Text
+from sequoia_cli.engine.decode import default_draft_sampling
+from sequoia_cli.engine.draft import Draft
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.measure.acceptance import teacher_forced
+from sequoia_cli.measure.latency import Samples, fit_profile, largest_context, time_round
+from sequoia_cli.measure.trials import Trials
+
+#: Held-out prompts, and tokens of each answer, that acceptance is measured on.
+PROMPTS, NEW_TOKENS = 16, 64
+_RANKS, _DEPTHS = 16, 6
+_SIZES, _ROUNDS, _CONTEXT = (1, 2, 4, 8, 16, 32), 5, 128
+_BUDGET = 32
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a draft with `ids` ids brings and costs, and the tree that follows."""
+
+    ids: int
+    rates: AcceptanceRates
+    profile: HardwareProfile
+    choice: Choice
+
+    @property
+    def speedup(self) -> float:
+        """Predicted, over plain decoding."""
+        return self.choice.speedup(self.choice.chosen)
+
+    def figures(self) -> dict[str, Any]:
+        """What a file says of it."""
+        chosen = self.choice.chosen
+        return {
+            "draft_vocabulary": self.ids,
+            "p": [[round(rate, 4) for rate in row[:8]] for row in self.rates.p],
+            "draft_seconds": [list(pair) for pair in self.profile.draft_seconds],
+            "target_seconds": [list(pair) for pair in self.profile.target_seconds],
+            "tree": {"size": chosen.tree.size, "depth": chosen.tree.depth},
+            "tokens_per_step": round(chosen.tokens_per_step, 4),
+            "speedup": round(self.speedup, 4),
+        }
+
+
+def prompts_of(texts: Sequence[Text]) -> list[list[int]]:
+    """The texts up to their first answer; of one that is an answer from the start, its beginning."""
+    found = []
+    for text in texts[:PROMPTS]:
+        first = int(text.answer.long().argmax()) if bool(text.answer.any()) else len(text)
+        found.append(text.tokens[: max(first, min(16, len(text) // 2), 1)].tolist())
+    return found
+
+
+def outlooks(
+    target: LanguageModel,
+    drafts: Mapping[int, Draft],
+    prompts: Sequence[Sequence[int]],
+    eos_ids: Sequence[int],
+    conditions: Mapping[str, Any],
+    on_piece: Callable[[], None] = lambda: None,
+) -> list[Outlook]:
+    """The outlook of each draft, by the number of its ids.
+
+    All are timed in turn and share the target's times, so that the machine's pace favours none of them.
+    `on_piece` is told `pieces(drafts, prompts)` times that a piece is done.
+    """
+    sampling = Sampling()
+    pair = sampling, default_draft_sampling(sampling)
+    timed: dict[int, list[Samples]] = {size: [] for size in drafts}
+    for number in range(_ROUNDS):
+        for size, draft in drafts.items():
+            context = max(1, min(_CONTEXT, largest_context(target, draft)))
+            tokens = [token for prompt in prompts for token in prompt]
+            text = (tokens * (context // len(tokens) + 1))[:context]
+            sizes = [nodes for nodes in _SIZES if nodes <= min(size, target.vocabulary)]
+            timed[size].append(time_round(target, draft, sizes, text, number, pair))
+            on_piece()
+    whole = fit_profile([each for rounds in timed.values() for each in rounds], conditions, {})
+    found = []
+    for size, draft in drafts.items():
+        trials = Trials(*pair, min(_RANKS, size), _DEPTHS, NEW_TOKENS)
+        counts = []
+        for index, prompt in enumerate(prompts):
+            noise = torch.Generator().manual_seed(0)
+            counts.append(
+                teacher_forced(target, draft, prompt, trials, index=index, eos_ids=eos_ids, generator=noise)
+            )
+            on_piece()
+        rates = AcceptanceRates.from_samples(counts, conditions, {})
+        profile = replace(
+            fit_profile(timed[size], conditions, {}),
+            target_seconds=whole.target_seconds,
+            verify_seconds=whole.verify_seconds,
+        )
+        found.append(Outlook(size, rates, profile, choose(profile, rates.p, Limits(_BUDGET))))
+    return found
+
+
+def pieces(drafts: int, prompts: int) -> int:
+    """How often `outlooks` says that a piece is done."""
+    return drafts * (_ROUNDS + prompts)

@@ -1,0 +1,81 @@
+"""What `sequoia distill` tells of the drafts it made: to a person, and in distillation.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from sequoia_cli.cli.compile_report import summary
+from sequoia_cli.cli.console import Commentary
+from sequoia_cli.cli.distill_outlook import Outlook
+from sequoia_cli.cli.files import record
+from sequoia_cli.cli.render import plain_table, rates_table
+from sequoia_cli.distill.corpus import Corpus
+from sequoia_cli.distill.training import Training
+from sequoia_cli.measure.session import Session, packages
+
+_SCHEMA = "sequoia-distillation/1"
+
+
+def provenance(
+    context: typer.Context,
+    session: Session,
+    corpus: Corpus,
+    training: Training,
+    found: Sequence[Outlook],
+    best: Outlook,
+) -> dict[str, Any]:
+    """How a draft came to be, and what it was worth on the machine it was made on."""
+    parameters = sum(value.numel() for value in training.student.model.parameters() if value.requires_grad)
+    return {
+        "schema": _SCHEMA,
+        **record(context, packages(), []),
+        "conditions": dict(session.conditions),
+        "trained_weights": parameters,
+        "corpus": {"tokens": corpus.tokens, "texts": len(corpus.texts()), "digest": corpus.digest},
+        "steps": training.steps,
+        "held_out": [
+            {"step": entry.step, "loss": round(entry.loss, 4), "p": [_short(row[:4]) for row in entry.p]}
+            for entry in training.history
+        ],
+        "outlook": best.figures(),
+        "vocabularies": [
+            {
+                key: outlook.figures()[key]
+                for key in ("draft_vocabulary", "draft_seconds", "tokens_per_step", "speedup")
+            }
+            for outlook in found
+        ],
+    }
+
+
+def _short(rates: Sequence[float]) -> list[float]:
+    return [round(rate, 4) for rate in rates]
+
+
+def show_draft(found: Sequence[Outlook], best: Outlook, say: Commentary) -> None:
+    """Rates by rank and depth, cost per level, the compiled tree and what it promises."""
+    if len(found) > 1:
+        table = plain_table(
+            "ids in the draft's head", "ids", "p_1", "ms per level", "nodes", "tokens/step", "speedup"
+        )
+        for outlook in found:
+            chosen = outlook.choice.chosen
+            table.add_row(
+                f"{outlook.ids:,}" + (" (chosen)" if outlook is best else ""),
+                f"{outlook.rates.p[0][0]:.3f}",
+                f"{outlook.profile.draft_seconds[0][1] * 1e3:.2f}",
+                f"{chosen.tree.size}",
+                f"{chosen.tokens_per_step:.3f}",
+                f"{outlook.speedup:.2f}",
+            )
+        say.show(table)
+    say.show(rates_table(best.rates))
+    level, token = best.profile.draft_seconds[0][1], best.profile.target_seconds[0][1]
+    say.note(
+        f"a level of the draft costs {level * 1e3:.2f} ms from one node, {level / token:.3f} of the target's "
+        f"{token * 1e3:.2f} ms for a token"
+    )
+    say.note(summary(best.choice))

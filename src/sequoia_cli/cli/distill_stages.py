@@ -1,0 +1,254 @@
+"""The stages of `sequoia distill`: write texts, train on them, see what came of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.progress import TextColumn
+
+from sequoia_cli.cli.console import Commentary
+from sequoia_cli.cli.distill_inputs import DraftFolder, Inputs
+from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_of
+from sequoia_cli.cli.distill_report import provenance, show_draft
+from sequoia_cli.core.artifact import render, write_atomically
+from sequoia_cli.distill import scripts
+from sequoia_cli.distill.corpus import Corpus, Text
+from sequoia_cli.distill.objective import Heads, missed
+from sequoia_cli.distill.students import Design, Kept, new_student, own_head, resumed_student
+from sequoia_cli.distill.training import Progress, Recipe, Training
+from sequoia_cli.distill.vocabulary import Vocabulary, most_frequent
+from sequoia_cli.distill.writing import write_corpus
+from sequoia_cli.engine.head import OutputHead, output_head
+from sequoia_cli.engine.loading.vocabulary import write_vocabulary
+from sequoia_cli.errors import BadInput
+from sequoia_cli.measure.prompts import load_prompts
+from sequoia_cli.measure.session import Session, open_session, plain_name
+
+
+def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commentary) -> None:
+    """Run all stages; what is finished of an interrupted run is not done again."""
+    folder = DraftFolder(
+        Path(inputs.output or f"drafts/{plain_name(inputs.target)}-draft"), force=inputs.force
+    )
+    prompts = (
+        load_prompts(inputs.dataset, limit=inputs.limit, column=inputs.column) if inputs.dataset else None
+    )
+    session = open_session(
+        inputs.target,
+        [inputs.start] if inputs.start else [],
+        device=inputs.device,
+        dtype=inputs.dtype,
+        trust_remote_code=inputs.trust_remote_code,
+        progress=say.shows_progress,
+        announce=say.note,
+    )
+    head = output_head(session.target, f"target '{inputs.target}'")
+    size = inputs.trained_vocabulary(session.target.vocabulary)
+    with _kept(folder.work, say):
+        corpus = _corpus(session, inputs, prompts, folder, say)
+        held_out, texts = _split(corpus.texts())
+        run = _Run(session, inputs, head, tuple(texts), list(texts), held_out, corpus, folder, say)
+        finished, documents = {}, []
+        for number in range(inputs.count):
+            name = str(number + 1) if inputs.count > 1 else ""
+            place, document = run.draft(context, number, size)
+            finished[name] = place
+            documents.append(document)
+    folder.publish(finished)
+    for name in finished:
+        say.note(f"wrote {folder.path / name if name else folder.path}")
+    if as_json:
+        typer.echo(render(documents[0] if len(documents) == 1 else {"drafts": documents}, "json"), nl=False)
+
+
+@contextmanager
+def _kept(work: Path, say: Commentary) -> Iterator[None]:
+    """An interruption or a failure says that the same command goes on."""
+    try:
+        yield
+    except BaseException:
+        say.note(f"what was done is kept in {work}; the same command goes on from there")
+        raise
+
+
+def _corpus(session: Session, inputs: Inputs, prompts: Any, folder: DraftFolder, say: Commentary) -> Corpus:
+    """The texts to learn from, written as far as they are not there yet."""
+    conditions = {
+        **{key: session.conditions[key] for key in ("target", "dtype")},
+        "prompts": prompts.digest if prompts else "the target's own",
+        "temperatures": list(inputs.temperatures),
+        "max_new_tokens": inputs.new_tokens,
+        "length": inputs.length,
+        "rows": inputs.rows,
+        "seed": inputs.seed,
+        "chat_template": bool(session.tokenizer.chat_template) and not inputs.raw,
+    }
+    corpus = Corpus(Path(inputs.corpus) if inputs.corpus else folder.work / "corpus", conditions)
+    if corpus.tokens >= inputs.tokens:
+        say.note(f"{corpus.folder} has {corpus.tokens:,} tokens already")
+        return corpus
+    if corpus.tokens:
+        say.note(f"going on from {corpus.tokens:,} tokens in {corpus.folder}")
+    script = _scripts(session, inputs, prompts, corpus.shards)
+    with say.progress(TextColumn("{task.fields[rate]}")) as bar:
+        task = bar.add_task("writing texts", total=inputs.tokens, completed=corpus.tokens, rate="")
+
+        def on_tokens(count: int) -> None:
+            bar.advance(task, count)
+            speed = bar.tasks[task].speed
+            bar.update(task, rate=f"{speed:,.0f} tokens/s" if speed else "")
+
+        length = min(inputs.length, session.target.context_limit)
+        write_corpus(
+            session.target,
+            script,
+            corpus,
+            inputs.tokens,
+            rows=inputs.rows,
+            length=length,
+            seed=inputs.seed,
+            on_tokens=on_tokens,
+        )
+    say.note(f"the target wrote {corpus.tokens:,} tokens")
+    return corpus
+
+
+def _scripts(session: Session, inputs: Inputs, prompts: Any, done: int) -> Iterator[scripts.Script]:
+    """What the target is to write; `done` shards of it are written, and the next are to be others."""
+    tokenizer, ends, seed = session.tokenizer, session.eos_ids, inputs.seed + done
+    lengths = scripts.Lengths(answer=inputs.new_tokens)
+    if prompts is not None:
+        encoded = [session.encode(prompt, raw=inputs.raw) for prompt in prompts.prompts]
+        return scripts.answers(encoded, ends, inputs.temperatures, lengths, seed)
+    if tokenizer.chat_template and not inputs.raw:
+        return scripts.chats(tokenizer, ends, inputs.temperatures, lengths, seed)
+    return scripts.documents(tokenizer, ends, inputs.temperatures, seed)
+
+
+def _split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
+    """Texts held out (one of twenty, at least 2, at most 64) and texts to learn from."""
+    usable = [text for text in texts if bool(text.answer.any())]
+    if len(usable) < 4:
+        raise BadInput(
+            f"{len(usable)} texts with answers are too few to learn from",
+            hint="give more --tokens, or a longer --length",
+        )
+    count = max(2, min(64, len(usable) // 20))
+    return usable[:count], usable[count:]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all drafts of one command have in common."""
+
+    session: Session
+    inputs: Inputs
+    head: OutputHead
+    counted: tuple[Text, ...]
+    texts: list[Text]  # of which only what the drafts so far get wrong counts as answers
+    held_out: list[Text]
+    corpus: Corpus
+    folder: DraftFolder
+    say: Commentary
+
+    def draft(self, context: typer.Context, number: int, size: int | None) -> tuple[Path, dict[str, Any]]:
+        """Train draft `number`, measure it and write its folder; returns that and what was found."""
+        inputs, session = self.inputs, self.session
+        own = self.head
+        if session.drafts:
+            student = resumed_student(session.drafts[0], inputs.passes)
+            own = own_head(session.drafts[0], self.head)
+        else:
+            design = Design(inputs.kind, inputs.layers, inputs.passes, inputs.config)
+            student = new_student(session.target, self.head, design, self.texts, inputs.seed + number)
+        ids = self._ids(size).ids
+        target = self.head.only(ids)
+        heads = Heads(ids, target if own is self.head else own.only(ids), target, self.head)
+        training = self._train(student, heads, number)
+        if number + 1 < inputs.count:
+            self.texts[:] = [missed(student, text, heads) for text in self.texts]
+        kept = Kept(student, own, session.target)
+        sizes = inputs.candidates(session.target.vocabulary)
+        choices = {len(found.ids): found for found in map(self._ids, sizes)}
+        found = self._look(kept, choices)
+        best = max(found, key=lambda outlook: outlook.speedup)
+        place = self.folder.work / f"draft-{number + 1}"
+        shutil.rmtree(place, ignore_errors=True)
+        kept.save(place, plain_name(inputs.target), session.tokenizer)
+        chosen = choices[best.ids]
+        if best.ids < session.target.vocabulary:
+            counted = {"coverage": round(chosen.coverage, 6), "counted_on": self.corpus.digest}
+            write_vocabulary(place, chosen.ids.tolist(), counted)
+        document = provenance(context, session, self.corpus, training, found, best)
+        write_atomically(place / "distillation.json", render(document, "json"))
+        show_draft(found, best, self.say)
+        return place, document
+
+    def _ids(self, size: int | None) -> Vocabulary:
+        return most_frequent(self.counted, size, self.session.target.vocabulary)
+
+    def _train(self, student: Any, heads: Heads, number: int) -> Training:
+        inputs, say = self.inputs, self.say
+        recipe = Recipe(inputs.epochs, inputs.batch_tokens, inputs.learning_rate, seed=inputs.seed)
+        training = Training(
+            student,
+            heads,
+            [text for text in self.texts if bool(text.answer.any())],
+            self.held_out,
+            recipe,
+            self.folder.work / f"training-{number + 1}.safetensors",
+            _conditions(inputs, self.corpus, number, heads),
+        )
+        if training.step:
+            say.note(f"going on from step {training.step} of {training.steps}")
+        with say.progress(TextColumn("{task.fields[state]}")) as bar:
+            name = "training" if inputs.count == 1 else f"training draft {number + 1}"
+            task = bar.add_task(name, total=training.steps, completed=training.step, state="")
+
+            def on_step(progress: Progress) -> None:
+                best = f" · p_1 {progress.best.p[0][0]:.3f}" if progress.best else ""
+                state = f"{progress.tokens_per_second:,.0f} tokens/s · loss {progress.loss:.3f}{best}"
+                bar.update(task, completed=progress.step, state=state)
+
+            training.run(on_step)
+        if training.best is not None:
+            rows = "; ".join(
+                f"level {depth + 1} " + " ".join(f"{rate:.3f}" for rate in row[:4])
+                for depth, row in enumerate(training.best.p)
+            )
+            say.note(f"held-out texts, the target's choice by rank: {rows} (step {training.best.step})")
+        return training
+
+    def _look(self, kept: Kept, choices: Mapping[int, Vocabulary]) -> list[Outlook]:
+        session, say = self.session, self.say
+        whole = session.target.vocabulary
+        drafts = {size: kept.draft(None if size == whole else found.ids) for size, found in choices.items()}
+        prompts = prompts_of(self.held_out)
+        with say.progress() as bar:
+            task = bar.add_task("measuring the draft", total=pieces(len(drafts), len(prompts)))
+            return outlooks(
+                session.target,
+                drafts,
+                prompts,
+                session.eos_ids,
+                session.conditions,
+                lambda: bar.advance(task),
+            )
+
+
+def _conditions(inputs: Inputs, corpus: Corpus, number: int, heads: Heads) -> dict[str, Any]:
+    """What a training that was interrupted must agree on to be gone on with; not the learning rate."""
+    names = ("kind", "layers", "passes", "start", "count", "epochs", "batch_tokens", "seed")
+    return {
+        **{name: getattr(inputs, name) for name in names},
+        "config": inputs.config.to_dict() if inputs.config is not None else None,
+        "corpus": corpus.digest,
+        "ids": len(heads.ids),
+        "number": number,
+    }

@@ -1,0 +1,40 @@
+"""The state of a training that is not finished: tensors and a few numbers in one safetensors file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sequoia_cli.errors import BadInput, SequoiaError
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    """Write both to `path`, whole or not at all. Raises `SequoiaError` where that fails."""
+    scratch = path.with_suffix(".new")
+    contents = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+    try:
+        save_file(contents, scratch, metadata={"notes": json.dumps(notes)})
+        os.replace(scratch, path)
+    except (OSError, SafetensorError) as error:
+        scratch.unlink(missing_ok=True)
+        raise SequoiaError(
+            f"{path} could not be written: {getattr(error, 'strerror', None) or error}",
+            hint="what was saved before is kept; with more room the same command goes on from there",
+        ) from None
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and notes of `save_checkpoint`. Raises `BadInput` for a damaged file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            notes = json.loads((file.metadata() or {})["notes"])
+            return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise BadInput(f"{path} is damaged: {error}", hint="remove it, and training begins anew") from None

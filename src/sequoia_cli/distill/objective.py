@@ -1,0 +1,142 @@
+"""What a draft is trained for and judged by: the target's distribution, and the ranks of its choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sequoia_cli.distill.batches import Batch, collate
+from sequoia_cli.distill.corpus import Text
+from sequoia_cli.engine.head import OutputHead
+
+#: Ranks that held-out acceptance is counted for.
+RANKS = 8
+#: Weight of each pass as against the one before: deeper levels are reached less often.
+_DECAY = 0.8
+#: Rows of logits that are alive at a time.
+_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The output heads for the draft's `ids`: its `own` and the `target`'s, and the target's for all ids.
+
+    Most drafts share their target's; then the first two are the same.
+    """
+
+    ids: Tensor
+    own: OutputHead
+    target: OutputHead
+    full: OutputHead
+
+
+class Student(Protocol):
+    """A draft in training."""
+
+    #: What is trained; other modules of it stay as they are.
+    model: torch.nn.Module
+    #: Levels below the root that are trained for apart from each other.
+    passes: int
+
+    def predictions(self, batch: Batch, passes: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each pass, states (places, width) for the head, and the (texts, length) places they stand at:
+        those that an answer's token follows, as far as the pass can reach them.
+        """
+
+
+def divergence(student: Student, batch: Batch, heads: Heads) -> Tensor:
+    """KL divergence of the draft from the target per token, in nats, averaged over passes by their weight.
+
+    Both distributions are over the draft's ids (Hinton et al., arXiv 1503.02531, at temperature 1).
+    """
+    targets, negative_entropy = _targets(batch.hidden[batch.answer], heads.target)
+    # Where a place stands among the rows of `targets`.
+    row = batch.answer.flatten().cumsum(0).view(batch.answer.shape) - 1
+    total, weights = torch.zeros((), device=batch.tokens.device), 0.0
+    for number, (states, places) in enumerate(student.predictions(batch)):
+        rows = row[places]
+        surprise = _CrossEntropy.apply(states, targets, rows, heads.own)
+        weight = _DECAY**number
+        total = total + weight * (surprise + negative_entropy[rows].sum()) / max(1, len(rows))
+        weights += weight
+    return total / weights
+
+
+@torch.no_grad()
+def _targets(hidden: Tensor, head: OutputHead) -> tuple[Tensor, Tensor]:
+    """Probabilities (rows, ids) behind (rows, width) states, in the states' dtype, and sums of p log p."""
+    targets = hidden.new_empty(len(hidden), len(head.weight))
+    sums = torch.empty(len(hidden), device=hidden.device)
+    for first in range(0, len(hidden), _ROWS):
+        rows = slice(first, first + _ROWS)
+        logs = torch.log_softmax(head(hidden[rows]).float(), -1)
+        probs = logs.exp()
+        targets[rows] = probs
+        sums[rows] = (probs * logs).sum(-1)
+    return targets, sums
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Cross entropy of softmax(head(states)) under given distributions, summed over rows.
+
+    The gradient is taken along with the value, some rows at a time, so that logits and probabilities over the
+    vocabulary never exist for a whole batch: they would be most of a training step's memory and time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, targets: Tensor, rows: Tensor, head: OutputHead) -> Tensor:
+        """States (n, width), whose targets are `targets[rows]`."""
+        gradient = torch.empty_like(states)
+        total = torch.zeros((), device=states.device)
+        for first in range(0, len(states), _ROWS):
+            piece = slice(first, first + _ROWS)
+            with torch.enable_grad():
+                part = states[piece].detach().requires_grad_()
+                logits = head(part)
+            scores, wanted = logits.detach().float(), targets[rows[piece]].float()
+            normaliser = scores.logsumexp(-1, keepdim=True)
+            total += normaliser.sum() - torch.dot(wanted.flatten(), scores.flatten())
+            slope = scores.sub_(normaliser).exp_().sub_(wanted).to(logits.dtype)
+            (gradient[piece],) = torch.autograd.grad(logits, part, slope)
+        ctx.save_for_backward(gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None]:
+        """The gradient with respect to the states alone: the head is the target's and stays as it is."""
+        (gradient,) = ctx.saved_tensors
+        return gradient * outer[0].to(gradient.dtype), None, None, None
+
+
+@torch.no_grad()
+def hits(student: Student, batch: Batch, heads: Heads, depths: int) -> Tensor:
+    """(depths, 1 + RANKS) counts: tokens of answers, and how often each rank was the target's choice."""
+    ids, choice = heads.ids, torch.full_like(batch.tokens, -1)
+    choice[batch.answer] = heads.full(batch.hidden[batch.answer]).max(-1).indices
+    counts = torch.zeros(depths, 1 + RANKS)
+    for depth, (states, places) in enumerate(student.predictions(batch, depths)):
+        picked = ids[heads.own(states).topk(min(RANKS, len(ids))).indices]
+        equal = picked == choice[places][:, None]
+        counts[depth, 0] = len(equal)
+        counts[depth, 1 : 1 + equal.shape[1]] = equal.sum(0)
+    return counts
+
+
+@torch.no_grad()
+def missed(student: Student, text: Text, heads: Heads) -> Text:
+    """The text as one of which only the tokens count at which the student's first choice is not the target's.
+
+    What SpecInfer trains its next draft on (collective boost-tuning, arXiv 2305.09781, section 3.1).
+    """
+    batch = collate([text], heads.ids.device)
+    wrong = torch.zeros(len(text), dtype=torch.bool)
+    states, places = next(student.predictions(batch, 1))
+    choice = heads.full(batch.hidden[places]).max(-1).indices
+    picked = heads.ids[heads.own(states).max(-1).indices]
+    at = places[0].nonzero()[:, 0]
+    wrong[at[picked != choice].cpu() + 1] = True
+    return replace(text, answer=text.answer & wrong)

@@ -1,0 +1,37 @@
+"""Which ids a draft's head is kept for: the most frequent ones of the texts it is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sequoia_cli.distill.corpus import Text
+from sequoia_cli.errors import BadInput
+
+
+class Vocabulary(NamedTuple):
+    """Rising `ids`, and the share of the counted tokens that they cover."""
+
+    ids: Tensor
+    coverage: float
+
+
+def most_frequent(texts: Sequence[Text], size: int | None, vocabulary: int) -> Vocabulary:
+    """The `size` most frequent ids of the answers' tokens, of the target's `vocabulary`; None keeps all.
+
+    Raises `BadInput` for a size below 2 or above the vocabulary.
+    """
+    if size is None:
+        return Vocabulary(torch.arange(vocabulary), 1.0)
+    if not 2 <= size <= vocabulary:
+        raise BadInput(f"--draft-vocab is {size}; expected 2 to {vocabulary}, the ids that the target has")
+    counts = torch.zeros(vocabulary, dtype=torch.long)
+    for text in texts:
+        tokens = text.tokens[text.answer].long()
+        counts.index_add_(0, tokens, torch.ones_like(tokens))
+    # Of ids that are equally frequent the lower ones: they are usually the older merges.
+    ids = counts.sort(descending=True, stable=True).indices[:size].sort().values
+    return Vocabulary(ids, float(counts[ids].sum() / counts.sum().clamp(min=1)))

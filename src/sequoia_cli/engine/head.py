@@ -1,0 +1,65 @@
+"""A model's output head apart from the model: hidden states in, logits out, for all ids or for some."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.errors import BadInput
+
+
+@dataclass(frozen=True)
+class OutputHead:
+    """`weight` (ids, width) and `bias` (ids,); what they give is scaled, then capped, as the family does."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+    scale: float = 1.0
+    cap: float | None = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Logits (..., ids) of (..., width) hidden states."""
+        logits = linear(hidden, self.weight, self.bias)
+        if self.scale != 1:
+            logits = logits * self.scale
+        return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
+
+    def only(self, ids: Tensor) -> OutputHead:
+        """The head for `ids` alone, in their order, as a copy."""
+        bias = self.bias[ids] if self.bias is not None else None
+        return replace(self, weight=self.weight[ids].contiguous(), bias=bias)
+
+
+@torch.inference_mode()
+def output_head(model: LanguageModel, name: str) -> OutputHead:
+    """The head of `model`. Raises `BadInput` where hidden states and head do not give the model's own logits.
+
+    Some families do more behind their last hidden state than any attribute of them says; the model itself
+    has the last word.
+    """
+    module = model.model.get_output_embeddings()
+    found = getattr(module, "weight", None)
+    if found is None:
+        raise BadInput(f"{name} does not expose its output head, which a draft of this kind shares")
+    config = model.config
+    scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
+    cap = getattr(config, "final_logit_softcapping", None)
+    head = OutputHead(found.detach(), getattr(module, "bias", None), float(scale), cap)
+    tokens = torch.arange(8, device=model.device) % model.vocabulary
+    output = model.forward(
+        tokens, torch.arange(8, device=model.device), model.new_cache(8), None, hidden=True
+    )
+    assert output.hidden is not None
+    if output.hidden.shape[-1] == head.weight.shape[1]:
+        logits = head(output.hidden).float()
+        tolerance = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
+        if (logits - output.logits.float()).abs().max() <= tolerance * output.logits.float().abs().max():
+            return head
+    raise BadInput(
+        f"{name} is of family {model.family}, whose logits are not its head over its last hidden state",
+        hint="make an independent draft for it instead: --kind independent",
+    )

@@ -1,0 +1,121 @@
+"""The two kinds of draft as folders: what each needs of its target, and how it is loaded beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sequoia_cli.engine.feature_model import FeatureModel
+from sequoia_cli.engine.loading.checkpoint import Checkpoint, describe, tokenizer_of
+from sequoia_cli.engine.loading.feature import (
+    FeatureFolder,
+    describe_feature,
+    is_feature_folder,
+    load_feature,
+)
+from sequoia_cli.engine.loading.sharing import lacks_embeddings, load_sharing, require_fit
+from sequoia_cli.engine.loading.sources import Announce, Source, fetch_description, fetch_weights
+from sequoia_cli.engine.loading.tokenizers import require_same_tokenizer
+from sequoia_cli.engine.loading.vocabulary import cut_head, read_vocabulary
+from sequoia_cli.engine.loading.weights import load_model, stored_names
+from sequoia_cli.errors import BadInput
+
+
+@dataclass(frozen=True)
+class LoadedDraft:
+    """A draft's network on the CPU, and the rising `ids` that its output is for (None: for all).
+
+    A `FeatureModel` has no embedding and head: those of the target are meant. `notes` say what was changed.
+    """
+
+    model: PreTrainedModel | FeatureModel
+    ids: Tensor | None
+    source: Source
+    notes: tuple[str, ...]
+
+
+class DraftFolder(Protocol):
+    """A draft whose folder was read and whose weights were not."""
+
+    def require_fit(self, target: Checkpoint) -> None:
+        """Raise `BadInput` where it cannot be a draft of this target."""
+
+    def preload(self, dtype: torch.dtype) -> None:
+        """Load what can be loaded without the target: a gap in it then shows before the target is read."""
+
+    def load(self, dtype: torch.dtype, target: PreTrainedModel) -> LoadedDraft:
+        """Load the rest."""
+
+
+def describe_draft(source: Source, trust_remote_code: bool, announce: Announce) -> DraftFolder:
+    """Read what a draft's folder says of it. Raises `BadInput` as `describe` does."""
+    folder = fetch_description(source, announce)
+    if is_feature_folder(folder):
+        return _FeatureFolder(describe_feature(source, folder), announce)
+    return _ModelFolder(describe(source, folder, trust_remote_code), announce)
+
+
+class _ModelFolder:
+    """A causal language model of its own; without embedding and output head it uses the target's."""
+
+    def __init__(self, checkpoint: Checkpoint, announce: Announce) -> None:
+        self.checkpoint, self._announce = checkpoint, announce
+        self._alone: tuple[PreTrainedModel, list[str]] | None = None
+
+    def require_fit(self, target: Checkpoint) -> None:
+        draft = self.checkpoint
+        require_same_tokenizer(target, draft)
+        self._shares = lacks_embeddings(draft, stored_names(draft, self._announce))
+        if self._shares:
+            require_fit(draft, target)
+        else:
+            tokenizer_of(draft)
+        common = min(target.vocabulary, draft.vocabulary)
+        self._ids = read_vocabulary(draft.source, draft.folder, common)
+        self._notes = [*draft.notes]
+        if target.vocabulary != draft.vocabulary:
+            self._notes.append(
+                f"{target.source} has {target.vocabulary} vocabulary rows and {draft.source} "
+                f"{draft.vocabulary}; the rows that only one has are padding or its own, the others mean the "
+                "same tokens"
+            )
+
+    def preload(self, dtype: torch.dtype) -> None:
+        if not self._shares:
+            self._alone = load_model(self.checkpoint, dtype)
+
+    def load(self, dtype: torch.dtype, target: PreTrainedModel) -> LoadedDraft:
+        model, changes = self._alone or load_sharing(self.checkpoint, dtype, target)
+        if self._ids is not None:
+            cut_head(model, self._ids)
+        return LoadedDraft(model, self._ids, self.checkpoint.source, (*self._notes, *changes))
+
+
+class _FeatureFolder:
+    """Layers over the target's hidden states, with the target's embedding and output head."""
+
+    def __init__(self, found: FeatureFolder, announce: Announce) -> None:
+        self._found, self._announce = found, announce
+
+    def require_fit(self, target: Checkpoint) -> None:
+        found = self._found
+        width = getattr(target.config.get_text_config(), "hidden_size", None)
+        if (width, target.vocabulary) != (found.config.width, found.vocabulary):
+            raise BadInput(
+                f"{found.source} was made for '{found.target}', with {found.vocabulary} ids and width "
+                f"{found.config.width}; {target.source} has {target.vocabulary} and {width}",
+                hint="use it with the target that it was made for",
+            )
+        self._ids = read_vocabulary(found.source, found.folder, found.vocabulary)
+        fetch_weights(found.source, ["model.safetensors"], self._announce)
+
+    def preload(self, dtype: torch.dtype) -> None:
+        self._model = load_feature(self._found, dtype)
+
+    def load(self, dtype: torch.dtype, target: PreTrainedModel) -> LoadedDraft:
+        note = f"{self._found.source} reads the hidden states of its target"
+        return LoadedDraft(self._model, self._ids, self._found.source, (note,))

@@ -1,0 +1,91 @@
+"""Feature drafts as folders: a config.json of ours, and weights that leave out what is the target's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from sequoia_cli.core.artifact import is_number, render, shown, write_atomically
+from sequoia_cli.engine.feature_model import FeatureConfig, FeatureModel
+from sequoia_cli.engine.loading.foreign import read_json
+from sequoia_cli.engine.loading.sources import Source
+from sequoia_cli.errors import BadInput
+
+MODEL_TYPE = "sequoia_feature_draft"
+_SCHEMA = "sequoia-feature-draft/1"
+_WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class FeatureFolder:
+    """What the config.json of a feature draft says: its shape, and the target that it was made for."""
+
+    source: Source
+    folder: Path
+    config: FeatureConfig
+    target: str
+    vocabulary: int
+
+
+def save_feature(folder: Path, model: FeatureModel, target: str, vocabulary: int) -> None:
+    """Write config.json and weights; `vocabulary` is the number of the target's embedding rows."""
+    config = {
+        "schema": _SCHEMA,
+        "model_type": MODEL_TYPE,
+        "target": target,
+        "vocabulary": vocabulary,
+        **asdict(model.config),
+    }
+    write_atomically(folder / "config.json", render(config, "json"))
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / _WEIGHTS)
+
+
+def is_feature_folder(folder: Path) -> bool:
+    """Whether config.json says that this is one of ours; a damaged one is for others to complain of."""
+    try:
+        return f'"{MODEL_TYPE}"' in (folder / "config.json").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def describe_feature(source: Source, folder: Path) -> FeatureFolder:
+    """Read config.json. Raises `BadInput` for another version or values that cannot be."""
+    path = folder / "config.json"
+    found = read_json(source, path)
+    if found.get("schema") != _SCHEMA:
+        raise BadInput(f"{source}: {path} has schema {found.get('schema')!r}; expected '{_SCHEMA}'")
+
+    def number(key: str, kind: type) -> Any:
+        value = found.get(key)
+        if not is_number(value) or value is None or value <= 0 or kind(value) != value:
+            raise BadInput(f"{source}: '{key}' of {path} is {shown(value)}; expected a number above 0")
+        return kind(value)
+
+    shape = {
+        field.name: number(field.name, float if field.name == "rope_theta" else int)
+        for field in fields(FeatureConfig)
+    }
+    return FeatureFolder(
+        source, folder, FeatureConfig(**shape), str(found.get("target")), number("vocabulary", int)
+    )
+
+
+def load_feature(draft: FeatureFolder, dtype: torch.dtype) -> FeatureModel:
+    """The network on the CPU, at rest. Raises `BadInput` for weights that are missing or do not fit."""
+    path = draft.folder / _WEIGHTS
+    with torch.device("meta"):
+        model = FeatureModel(draft.config)
+    try:
+        weights = load_file(path)
+        model.load_state_dict(weights, assign=True)
+    except FileNotFoundError:
+        raise BadInput(f"{draft.source}: {draft.folder} has no {_WEIGHTS}") from None
+    except (OSError, SafetensorError, RuntimeError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadInput(f"{draft.source}: {path} does not hold this draft's weights: {said}") from None
+    return model.to(dtype).eval().requires_grad_(False)
