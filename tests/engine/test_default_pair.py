@@ -15,7 +15,11 @@ WIDE = TokenTree((-1, *[0] * 7, 1, 1, 1, 2, 2, 9))
 @pytest.fixture(scope="module")
 def pair(smollm2_pair):
     target = LanguageModel(smollm2_pair.target)
-    return smollm2_pair, target, IndependentDraft(LanguageModel(smollm2_pair.drafts[0]), target.vocabulary)
+    return (
+        smollm2_pair,
+        target,
+        IndependentDraft(LanguageModel(smollm2_pair.drafts[0].model), target.vocabulary),
+    )
 
 
 @pytest.mark.parametrize("tree", [WIDE, chain(4)], ids=["tree", "chain"])

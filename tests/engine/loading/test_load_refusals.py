@@ -8,7 +8,7 @@ from transformers import BartConfig, PreTrainedModel, ViTConfig
 
 from folders import alone, edit_json, edit_weights, pair, save
 from models import tiny_tokenizer
-from sequoia_cli.engine.loading import hub, load
+from sequoia_cli.engine.loading import drafts, hub, load
 from sequoia_cli.errors import BadInput
 
 
@@ -198,13 +198,14 @@ def test_a_weight_that_is_missing_is_never_random(good, tmp_path):
 def test_a_gap_in_a_draft_shows_before_the_target_is_read(good, tmp_path, monkeypatch):
     save(tmp_path / "bad")
     edit_weights(tmp_path / "bad", drop=("layers.1.mlp.up_proj",))
-    load_model, loaded = load.load_model, []
+    load_model, loaded = drafts.load_model, []
 
     def load_noted(checkpoint, dtype):
         loaded.append(checkpoint.source.role)
         return load_model(checkpoint, dtype)
 
-    monkeypatch.setattr(load, "load_model", load_noted)
+    for module in (load, drafts):
+        monkeypatch.setattr(module, "load_model", load_noted)
     refusal(good, tmp_path / "bad", "draft")
     assert loaded == ["draft"]
 

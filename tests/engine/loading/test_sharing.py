@@ -29,10 +29,10 @@ def save_without_ends(folder, family="llama", tokenizer=None, **options) -> str:
 def test_the_draft_uses_the_very_parameters_of_its_target(family, tmp_path):
     loaded = pair(save(tmp_path / "t", family), save_without_ends(tmp_path / "d", family))
     for end in ("get_input_embeddings", "get_output_embeddings"):
-        mine, theirs = getattr(loaded.drafts[0], end)(), getattr(loaded.target, end)()
+        mine, theirs = getattr(loaded.drafts[0].model, end)(), getattr(loaded.target, end)()
         assert mine.weight is theirs.weight
     # It left out what the target has too, so it must be that model again.
-    assert torch.equal(loaded.drafts[0](IDS).logits, tiny_model(family)(IDS).logits)
+    assert torch.equal(loaded.drafts[0].model(IDS).logits, tiny_model(family)(IDS).logits)
     assert loaded.tokenizer.convert_ids_to_tokens(7) == "w7"
     (note,) = loaded.notes
     assert "shares the embedding and output head of its target" in note
@@ -44,8 +44,10 @@ def test_what_is_shared_is_the_targets_tied_or_not(tied, draft_tied, tmp_path):
     target = save(tmp_path / "t", tie_word_embeddings=tied)
     draft = save_without_ends(tmp_path / "d", tie_word_embeddings=draft_tied)
     loaded = pair(target, draft)
-    assert loaded.drafts[0].get_input_embeddings().weight is loaded.target.get_input_embeddings().weight
-    assert loaded.drafts[0].get_output_embeddings().weight is loaded.target.get_output_embeddings().weight
+    assert loaded.drafts[0].model.get_input_embeddings().weight is loaded.target.get_input_embeddings().weight
+    assert (
+        loaded.drafts[0].model.get_output_embeddings().weight is loaded.target.get_output_embeddings().weight
+    )
     one = loaded.target.get_input_embeddings().weight is loaded.target.get_output_embeddings().weight
     assert one is tied
 
@@ -53,8 +55,8 @@ def test_what_is_shared_is_the_targets_tied_or_not(tied, draft_tied, tmp_path):
 def test_sharing_survives_a_change_of_family_and_of_dtype(tmp_path):
     target, draft = save(tmp_path / "t", "qwen2"), save_without_ends(tmp_path / "d", "llama", seed=3)
     loaded = pair(target, draft, dtype=torch.bfloat16)
-    assert loaded.drafts[0].get_input_embeddings().weight is loaded.target.get_input_embeddings().weight
-    assert {parameter.dtype for parameter in loaded.drafts[0].parameters()} == {torch.bfloat16}
+    assert loaded.drafts[0].model.get_input_embeddings().weight is loaded.target.get_input_embeddings().weight
+    assert {parameter.dtype for parameter in loaded.drafts[0].model.parameters()} == {torch.bfloat16}
 
 
 def test_a_draft_saved_without_the_name_of_its_base_model_is_understood(tmp_path):
@@ -63,7 +65,7 @@ def test_a_draft_saved_without_the_name_of_its_base_model_is_understood(tmp_path
     tiny_model("gpt2").transformer.save_pretrained(tmp_path / "d")
     edit_weights(tmp_path / "d", drop=("wte",))
     loaded = pair(target, str(tmp_path / "d"))
-    assert torch.equal(loaded.drafts[0](IDS).logits, tiny_model("gpt2")(IDS).logits)
+    assert torch.equal(loaded.drafts[0].model(IDS).logits, tiny_model("gpt2")(IDS).logits)
 
 
 @pytest.mark.parametrize("options", [{"vocab": 72}, {"hidden_size": 48}])

@@ -184,9 +184,14 @@ def test_its_greedy_answer_makes_sense_and_stops(smollm2_pair):
 
 def test_the_default_draft_costs_only_its_own_layers(smollm2_pair):
     target = {id(parameter) for parameter in smollm2_pair.target.parameters()}
-    own = [parameter for parameter in smollm2_pair.drafts[0].parameters() if id(parameter) not in target]
+    own = [
+        parameter for parameter in smollm2_pair.drafts[0].model.parameters() if id(parameter) not in target
+    ]
     assert sum(parameter.numel() for parameter in own) == 10_620_864
-    ends = smollm2_pair.drafts[0].get_input_embeddings(), smollm2_pair.drafts[0].get_output_embeddings()
+    ends = (
+        smollm2_pair.drafts[0].model.get_input_embeddings(),
+        smollm2_pair.drafts[0].model.get_output_embeddings(),
+    )
     assert {id(end.weight) for end in ends} == {id(smollm2_pair.target.get_input_embeddings().weight)}
 
 
@@ -206,7 +211,8 @@ def test_the_default_draft_predicts_its_target_about_as_often_as_its_readme_says
     ]
     answer = slice(text.shape[1] - 70, None)
     choices, guesses = (
-        model(text).logits[0, answer].argmax(-1) for model in (smollm2_pair.target, smollm2_pair.drafts[0])
+        model(text).logits[0, answer].argmax(-1)
+        for model in (smollm2_pair.target, smollm2_pair.drafts[0].model)
     )
     hits = (choices == guesses).float().mean().item()
     # 0.373 over many texts; a draft with random or misplaced weights is right for none in a hundred.
