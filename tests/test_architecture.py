@@ -18,7 +18,8 @@ LAYERS = {
     "compiler": {"core"},
     "engine": {"core"},
     "measure": {"engine", "core"},
-    "cli": {"measure", "engine", "compiler", "core"},
+    "distill": {"engine", "core"},
+    "cli": {"measure", "distill", "engine", "compiler", "core"},
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -40,7 +41,7 @@ def layer_of(module):
 FILES = sorted(path for path in ROOT.rglob("*.py") if "shipped" not in path.parts)
 MODULES = sorted(map(name_of, FILES))
 LIGHT = [module for module in MODULES if layer_of(module) in LIGHT_LAYERS]
-HEAVY_MODULES = [module for module in MODULES if layer_of(module) in ("engine", "measure")]
+HEAVY_MODULES = [module for module in MODULES if layer_of(module) in ("engine", "measure", "distill")]
 
 
 def own_imports(source):
@@ -79,6 +80,9 @@ def test_imports_point_down_only(path):
         ("compiler", "import sequoia_cli.engine.model"),
         ("engine", "def f():\n    from sequoia_cli.compiler.best import BestTrees"),
         ("measure", "from sequoia_cli import cli"),
+        ("distill", "from sequoia_cli.measure.session import Session"),
+        ("distill", "from sequoia_cli.compiler import choose"),
+        ("engine", "from sequoia_cli.distill.corpus import Corpus"),
     ],
 )
 def test_an_upward_import_would_be_seen(layer, line):

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from sequoia_cli.compiler.choice import Choice
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.rates import AcceptanceRates
-from sequoia_cli.distill.corpus import Text
-from sequoia_cli.engine.decode import default_draft_sampling
-from sequoia_cli.engine.draft import Draft
-from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.warp import Sampling
-from sequoia_cli.measure.acceptance import teacher_forced
-from sequoia_cli.measure.latency import Samples, fit_profile, largest_context, time_round
-from sequoia_cli.measure.trials import Trials
+
+if TYPE_CHECKING:
+    from sequoia_cli.distill.corpus import Text
+    from sequoia_cli.engine.draft import Draft
+    from sequoia_cli.engine.model import LanguageModel
+    from sequoia_cli.measure.latency import Samples
 
 #: Held-out prompts, and tokens of each answer, that acceptance is measured on.
 PROMPTS, NEW_TOKENS = 16, 64
@@ -78,6 +74,14 @@ def outlooks(
     All are timed in turn and share the target's times, so that the machine's pace favours none of them.
     `on_piece` is told `pieces(drafts, prompts)` times that a piece is done.
     """
+    import torch
+
+    from sequoia_cli.engine.decode import default_draft_sampling
+    from sequoia_cli.engine.warp import Sampling
+    from sequoia_cli.measure.acceptance import teacher_forced
+    from sequoia_cli.measure.latency import fit_profile, largest_context, time_round
+    from sequoia_cli.measure.trials import Trials
+
     sampling = Sampling()
     pair = sampling, default_draft_sampling(sampling)
     timed: dict[int, list[Samples]] = {size: [] for size in drafts}

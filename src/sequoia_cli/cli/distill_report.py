@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,9 +12,11 @@ from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.distill_outlook import Outlook
 from sequoia_cli.cli.files import record
 from sequoia_cli.cli.render import plain_table, rates_table
-from sequoia_cli.distill.corpus import Corpus
-from sequoia_cli.distill.training import Training
-from sequoia_cli.measure.session import Session, packages
+
+if TYPE_CHECKING:
+    from sequoia_cli.distill.corpus import Corpus
+    from sequoia_cli.distill.training import Training
+    from sequoia_cli.measure.session import Session
 
 _SCHEMA = "sequoia-distillation/1"
 
@@ -28,6 +30,8 @@ def provenance(
     best: Outlook,
 ) -> dict[str, Any]:
     """How a draft came to be, and what it was worth on the machine it was made on."""
+    from sequoia_cli.measure.session import packages
+
     parameters = sum(value.numel() for value in training.student.model.parameters() if value.requires_grad)
     return {
         "schema": _SCHEMA,

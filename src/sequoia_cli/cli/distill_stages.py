@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.progress import TextColumn
@@ -17,22 +17,25 @@ from sequoia_cli.cli.distill_inputs import DraftFolder, Inputs
 from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_of
 from sequoia_cli.cli.distill_report import provenance, show_draft
 from sequoia_cli.core.artifact import render, write_atomically
-from sequoia_cli.distill import scripts
-from sequoia_cli.distill.corpus import Corpus, Text
-from sequoia_cli.distill.objective import Heads, missed
-from sequoia_cli.distill.students import Design, Kept, new_student, own_head, resumed_student
-from sequoia_cli.distill.training import Progress, Recipe, Training
-from sequoia_cli.distill.vocabulary import Vocabulary, most_frequent
-from sequoia_cli.distill.writing import write_corpus
-from sequoia_cli.engine.head import OutputHead, output_head
-from sequoia_cli.engine.loading.vocabulary import write_vocabulary
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import load_prompts
-from sequoia_cli.measure.session import Session, open_session, plain_name
+
+if TYPE_CHECKING:
+    from sequoia_cli.distill.corpus import Corpus, Text
+    from sequoia_cli.distill.objective import Heads
+    from sequoia_cli.distill.scripts import Script
+    from sequoia_cli.distill.students import Kept
+    from sequoia_cli.distill.training import Progress, Training
+    from sequoia_cli.distill.vocabulary import Vocabulary
+    from sequoia_cli.engine.head import OutputHead
+    from sequoia_cli.measure.session import Session
 
 
 def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commentary) -> None:
     """Run all stages; what is finished of an interrupted run is not done again."""
+    from sequoia_cli.engine.head import output_head
+    from sequoia_cli.measure.session import open_session, plain_name
+
     folder = DraftFolder(
         Path(inputs.output or f"drafts/{plain_name(inputs.target)}-draft"), force=inputs.force
     )
@@ -79,6 +82,9 @@ def _kept(work: Path, say: Commentary) -> Iterator[None]:
 
 def _corpus(session: Session, inputs: Inputs, prompts: Any, folder: DraftFolder, say: Commentary) -> Corpus:
     """The texts to learn from, written as far as they are not there yet."""
+    from sequoia_cli.distill.corpus import Corpus
+    from sequoia_cli.distill.writing import write_corpus
+
     conditions = {
         **{key: session.conditions[key] for key in ("target", "dtype")},
         "prompts": prompts.digest if prompts else "the target's own",
@@ -119,8 +125,10 @@ def _corpus(session: Session, inputs: Inputs, prompts: Any, folder: DraftFolder,
     return corpus
 
 
-def _scripts(session: Session, inputs: Inputs, prompts: Any, done: int) -> Iterator[scripts.Script]:
+def _scripts(session: Session, inputs: Inputs, prompts: Any, done: int) -> Iterator[Script]:
     """What the target is to write; `done` shards of it are written, and the next are to be others."""
+    from sequoia_cli.distill import scripts
+
     tokenizer, ends, seed = session.tokenizer, session.eos_ids, inputs.seed + done
     lengths = scripts.Lengths(answer=inputs.new_tokens)
     if prompts is not None:
@@ -159,6 +167,11 @@ class _Run:
 
     def draft(self, context: typer.Context, number: int, size: int | None) -> tuple[Path, dict[str, Any]]:
         """Train draft `number`, measure it and write its folder; returns that and what was found."""
+        from sequoia_cli.distill.objective import Heads, missed
+        from sequoia_cli.distill.students import Design, Kept, new_student, own_head, resumed_student
+        from sequoia_cli.engine.loading.vocabulary import write_vocabulary
+        from sequoia_cli.measure.session import plain_name
+
         inputs, session = self.inputs, self.session
         own = self.head
         if session.drafts:
@@ -191,9 +204,13 @@ class _Run:
         return place, document
 
     def _ids(self, size: int | None) -> Vocabulary:
+        from sequoia_cli.distill.vocabulary import most_frequent
+
         return most_frequent(self.counted, size, self.session.target.vocabulary)
 
     def _train(self, student: Any, heads: Heads, number: int) -> Training:
+        from sequoia_cli.distill.training import Recipe, Training
+
         inputs, say = self.inputs, self.say
         recipe = Recipe(inputs.epochs, inputs.batch_tokens, inputs.learning_rate, seed=inputs.seed)
         training = Training(

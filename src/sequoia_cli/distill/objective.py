@@ -37,10 +37,12 @@ class Heads:
 class Student(Protocol):
     """A draft in training."""
 
-    #: What is trained; other modules of it stay as they are.
-    model: torch.nn.Module
     #: Levels below the root that are trained for apart from each other.
     passes: int
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """What is trained; other modules of it stay as they are."""
 
     def predictions(self, batch: Batch, passes: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """For each pass, states (places, width) for the head, and the (texts, length) places they stand at:
