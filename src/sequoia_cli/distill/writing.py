@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sequoia_cli.distill.corpus import Corpus, Text
-from sequoia_cli.distill.scripts import Given, Script
+from sequoia_cli.distill.scripts import Given, Script, Written
 from sequoia_cli.engine.draw import draw_rows
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import SequoiaError
@@ -91,40 +91,41 @@ class _Writer:
 
     def __init__(self, script: Script, start: int) -> None:
         self.start = start
+        self.tokens: list[int] = []
+        self.answer: list[bool] = []
         self._parts = iter(script)
-        self._part = next(self._parts)
+        self._next_part()
         assert isinstance(self._part, Given)
-        self._queue = list(self._part.tokens)
-        self._count = 0
-        self.tokens = [self._queue.pop(0)]
-        self.answer = [False]
+        self.go_on(0)
 
     @property
     def temperature(self) -> float:
-        """Of what the target writes now."""
-        return 0.0 if isinstance(self._part, Given) else self._part.temperature
+        """Of the token that comes next, where the target is to choose it."""
+        return self._part.temperature if isinstance(self._part, Written) else 0.0
 
     def go_on(self, chosen: int) -> bool:
         """Add the next token: a given one, or what the target has chosen. False where the text has ended."""
-        while True:
-            if isinstance(self._part, Given):
-                if self._queue:
-                    self.tokens.append(self._queue.pop(0))
-                    self.answer.append(False)
-                    return True
-            elif self._count < self._part.most and not (self._count and self.tokens[-1] in self._part.ends):
-                self._count += 1
-                self.tokens.append(chosen)
-                self.answer.append(self._part.answer)
-                return True
-            part = next(self._parts, None)
-            if part is None:
-                return False
-            self._part, self._count = part, 0
-            if isinstance(part, Given):
-                self._queue = list(part.tokens)
-                if self._queue[:1] == self.tokens[-1:]:
-                    self._queue.pop(0)
+        if self._part is None:
+            return False
+        given = isinstance(self._part, Given)
+        self.tokens.append(self._queue.pop(0) if given else chosen)
+        self.answer.append(isinstance(self._part, Written) and self._part.answer)
+        self._count += 1
+        # At once, so that `temperature` is that of the part which the next token belongs to.
+        while self._is_over():
+            self._next_part()
+        return True
+
+    def _is_over(self) -> bool:
+        if isinstance(self._part, Written):
+            return self._count >= self._part.most or bool(self._count and self.tokens[-1] in self._part.ends)
+        return self._part is not None and not self._queue
+
+    def _next_part(self) -> None:
+        self._part, self._count = next(self._parts, None), 0
+        self._queue = list(self._part.tokens) if isinstance(self._part, Given) else []
+        if self.tokens and self._queue[:1] == self.tokens[-1:]:
+            self._queue.pop(0)
 
 
 def _sample(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> Tensor:
