@@ -66,8 +66,8 @@ def distill_command(
         typer.Option("--corpus", metavar="DIR", help="Keep the texts here, or learn from those that are."),
     ] = None,
     epochs: Annotated[int, typer.Option("--epochs", help="Passes over the texts.")] = 6,
-    batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens of a training step.")] = 4096,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", help="At its peak.")] = 1e-3,
+    batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens of a training step.")] = 2048,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", help="At its peak.")] = 2e-3,
     passes: Annotated[
         int, typer.Option("--passes", help="Levels a feature draft is trained for on its own predictions.")
     ] = 3,

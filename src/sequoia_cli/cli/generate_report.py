@@ -51,6 +51,13 @@ def document(run: Run, warnings: list[str]) -> str:
             "results": results,
             "tokens_per_second": total.tokens_per_second,
             "speculation": {"drafts": drafts, **total.to_dict()},
+            "categories": {
+                category: {
+                    "mean_acceptance_length": part.mean_acceptance_length,
+                    "speedups": run.speedups(category),
+                }
+                for category, part in run.by_category().items()
+            },
             **shared,
         }
     return json.dumps(body, indent=1, ensure_ascii=not is_utf8(sys.stdout)) + "\n"
@@ -105,6 +112,8 @@ def summary(run: Run) -> Iterator[Table | str]:
         f"{stage} {seconds / total.decode_seconds:.0%}" for stage, seconds in total.seconds.items()
     )
     yield f"time by stage: {stages}; prefill {total.prefill_seconds:.2f} s beside it"
+    if len(run.by_category()) > 1:
+        yield _categories(run)
     if len(run.texts) == len(run.plain) and (line := _comparison(run)):
         yield line
 
@@ -117,14 +126,23 @@ def _title(run: Run, total: Speculation) -> str:
     return f"{total.tokens} tokens in {total.steps} steps, {shape}"
 
 
+def _categories(run: Run) -> Table:
+    """What each category of prompts gains; the median over its prompts where plain decoding was run too."""
+    table = plain_table("by category of prompts", "category", "tokens", "tokens/step", "median speedup")
+    for category, total in run.by_category().items():
+        ratios = run.speedups(category)
+        table.add_row(
+            category,
+            f"{total.tokens}",
+            f"{total.mean_acceptance_length:.2f}" if total.steps else "",
+            f"{statistics.median(ratios):.2f}" if ratios else "",
+        )
+    return table
+
+
 def _comparison(run: Run) -> str:
     """Spread of the speedup over prompts, and whether greedy texts agree."""
-    ratios = [
-        (text.speculation.tokens_per_second or 0) / plain.speculation.tokens_per_second
-        for text, plain in zip(run.texts, run.plain, strict=True)
-        if plain.speculation.tokens_per_second
-    ]
-    line = ""
+    ratios, line = run.speedups(), ""
     if len(ratios) > 1:
         low, middle, high = statistics.quantiles(ratios, n=4)
         line = f"speedup by prompt: median {middle:.2f}, middle half {low:.2f} to {high:.2f}"

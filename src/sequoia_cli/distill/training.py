@@ -25,8 +25,8 @@ class Recipe:
     """How to train: passes over the texts, tokens of a batch, peak learning rate, and how often to look."""
 
     epochs: int = 4
-    batch_tokens: int = 4096
-    learning_rate: float = 1e-3
+    batch_tokens: int = 2048
+    learning_rate: float = 2e-3
     evaluations: int = 20
     seed: int = 0
 
@@ -205,7 +205,16 @@ class Training:
 
 
 def _optimisers(parameters: Sequence[Tensor], rate: float) -> list[torch.optim.Optimizer]:
-    return [torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)]
+    """Muon for matrices, AdamW for the rest; on the same batches AdamW alone took half as many steps again."""
+    matrices = [parameter for parameter in parameters if parameter.ndim == 2]
+    others = [parameter for parameter in parameters if parameter.ndim != 2]
+    found: list[torch.optim.Optimizer] = []
+    if matrices:
+        # Scaled so that a rate means what it means for AdamW.
+        found.append(torch.optim.Muon(matrices, lr=rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"))
+    if others:
+        found.append(torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0))
+    return found
 
 
 def _schedule(step: int, steps: int) -> float:

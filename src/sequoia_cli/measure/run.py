@@ -88,6 +88,24 @@ class Run:
         ours, plain = self.total.tokens_per_second, self.plain_total.tokens_per_second
         return ours / plain if ours and plain else None
 
+    def speedups(self, category: str | None = None) -> list[float]:
+        """The speedup of each prompt that has one, of a category or of all."""
+        return [
+            ours / plain
+            for prompt, text, other in zip(self.prompts, self.texts, self.plain, strict=False)
+            if category in (None, prompt.category)
+            and (ours := text.speculation.tokens_per_second)
+            and (plain := other.speculation.tokens_per_second)
+        ]
+
+    def by_category(self) -> dict[str, Speculation]:
+        """Totals of the texts of each category of prompts, in the order of the first; empty without any."""
+        groups: dict[str, list[Speculation]] = {}
+        for prompt, text in zip(self.prompts, self.texts, strict=False):
+            if prompt.category is not None:
+                groups.setdefault(prompt.category, []).append(text.speculation)
+        return {category: Speculation.total(parts) for category, parts in groups.items()}
+
     def first_differences(self) -> dict[str, int]:
         """Where greedy texts differ from the plain ones: prompt id -> place of the first differing token."""
         if not self.sampling.greedy:
