@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,6 +233,9 @@ class _Run:
                 best = f" · p_1 {progress.best.p[0][0]:.3f}" if progress.best else ""
                 state = f"{progress.tokens_per_second:,.0f} tokens/s · loss {progress.loss:.3f}{best}"
                 bar.update(task, completed=progress.step, state=state)
+                if progress.evaluated and not say.shows_progress:  # what a log is to show
+                    left = timedelta(seconds=round(progress.seconds_left))
+                    say.note(f"{name}: step {progress.step} of {progress.steps} · {state} · {left} left")
 
             training.run(on_step)
         if training.best is not None:

@@ -51,12 +51,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands."""
+    """Where training stands; `evaluated` says whether held-out texts were looked at behind this step."""
 
     step: int
     steps: int
     loss: float
     tokens_per_second: float
+    seconds_left: float
+    evaluated: bool
     best: Evaluation | None
 
 
@@ -110,17 +112,20 @@ class Training:
         evaluation is kept, and the same training with another rate goes on from it.
         """
         every = max(1, math.ceil(self.steps / self.recipe.evaluations))
-        started, seen, loss = time.perf_counter(), 0, math.nan
+        started, first, seen, loss = time.perf_counter(), self.step, 0, math.nan
         try:
             while self.step < self.steps:
                 batch = collate([self.texts[index] for index in self._order[self.step]], self._device)
                 loss = self._learn(batch)
                 seen += batch.size
-                if self.step % every == 0 or self.step == self.steps:
+                evaluated = self.step % every == 0 or self.step == self.steps
+                if evaluated:
                     self._evaluate(loss)
                     self.save()
-                rate = seen / (time.perf_counter() - started)
-                on_step(Progress(self.step, self.steps, loss, rate, self.best))
+                seconds = time.perf_counter() - started
+                left = seconds / (self.step - first) * (self.steps - self.step)
+                rate = seen / seconds
+                on_step(Progress(self.step, self.steps, loss, rate, left, evaluated, self.best))
         except KeyboardInterrupt:
             self.save()
             raise
@@ -205,7 +210,7 @@ class Training:
 
 
 def _optimisers(parameters: Sequence[Tensor], rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for matrices, AdamW for the rest; on the same batches AdamW alone took half as many steps again."""
+    """Muon for matrices, AdamW for the rest (AdamW alone took half as many steps again, see LOG.md)."""
     matrices = [parameter for parameter in parameters if parameter.ndim == 2]
     others = [parameter for parameter in parameters if parameter.ndim != 2]
     found: list[torch.optim.Optimizer] = []
