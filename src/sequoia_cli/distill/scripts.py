@@ -24,8 +24,8 @@ class Given:
 class Written:
     """Tokens that the target writes: up to `most`, or up to one of the `ends`.
 
-    Where the next part begins with the end that was written, it is not given again. `answer` marks what a
-    draft is to be good at, as against the turns of a user that the target makes up.
+    Of what is given next, all up to the end that was written is left out. `answer` marks what a draft is to
+    be good at, as against the turns of a user that the target makes up.
     """
 
     most: int
@@ -103,8 +103,8 @@ class _ChatTemplate:
 
     def __init__(self, tokenizer: Any) -> None:
         start, to_answer = _around(tokenizer, 1)
-        self.start = Given(_ids(tokenizer, start))
-        self.to_answer = Given(_ids(tokenizer, to_answer))
+        self.start = Given(_ids(tokenizer, _open(start)))
+        self.to_answer = Given(_ids(tokenizer, to_answer, behind_text=True))
         if not self.start.tokens or not self.to_answer.tokens:
             raise BadInput(
                 "the chat template of this tokenizer puts nothing before or behind a user's turn, so the "
@@ -114,11 +114,14 @@ class _ChatTemplate:
         try:
             # A template may refuse a second turn, or print the first one differently when another follows.
             first, _, to_user, _ = _around(tokenizer, 2)
-            self.to_user = Given(_ids(tokenizer, to_user)) if first == start else None
+            behind = _ids(tokenizer, _open(to_user), behind_text=True)
+            self.to_user = Given(behind) if first == start and behind else None
         except BadInput:
             self.to_user = None
-        self.user_ends = frozenset(self.to_answer.tokens[:1])
-        self.answer_ends = frozenset(self.to_user.tokens[:1]) if self.to_user else frozenset()
+        # Turns end with a token that stands for nothing else, if there is one. A user's turn has to end with
+        # something; an answer in which a line of its own is no end goes on to an end of text.
+        self.user_ends = _marks(tokenizer, self.to_answer) or frozenset(self.to_answer.tokens[:1])
+        self.answer_ends = _marks(tokenizer, self.to_user) if self.to_user else frozenset()
 
 
 def _around(tokenizer: Any, turns: int) -> list[str]:
@@ -130,7 +133,9 @@ def _around(tokenizer: Any, turns: int) -> list[str]:
     try:
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except Exception as error:  # a template is a program that came with the model: it may raise anything
-        raise BadInput(f"the chat template of this tokenizer refuses a chat: {error}") from None
+        raise BadInput(
+            f"the chat template of this tokenizer refuses a chat: {error}", hint="give prompts with --dataset"
+        ) from None
     pieces = []
     for name in names:
         piece, found, text = text.partition(name)
@@ -143,5 +148,25 @@ def _around(tokenizer: Any, turns: int) -> list[str]:
     return [*pieces, text]
 
 
-def _ids(tokenizer: Any, text: str) -> tuple[int, ...]:
+def _open(text: str) -> str:
+    """What stands before a turn, without the space that the turn's own first token brings along."""
+    return text.rstrip(" ")
+
+
+def _marks(tokenizer: Any, part: Given) -> frozenset[int]:
+    """The first token of a part that was added to the vocabulary to mark something, if any."""
+    marks = tokenizer.added_tokens_decoder
+    return frozenset([token for token in part.tokens if token in marks][:1])
+
+
+def _ids(tokenizer: Any, text: str, *, behind_text: bool = False) -> tuple[int, ...]:
+    """The ids of a piece; `behind_text` as they are there, where some tokenizers add no space before it."""
+    before = _encoded(tokenizer, _TURN) if behind_text else ()
+    whole = _encoded(tokenizer, _TURN + text) if behind_text else ()
+    if before and whole[: len(before)] == before:
+        return whole[len(before) :]
+    return _encoded(tokenizer, text)
+
+
+def _encoded(tokenizer: Any, text: str) -> tuple[int, ...]:
     return tuple(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])

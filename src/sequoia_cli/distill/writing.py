@@ -94,6 +94,8 @@ class _Writer:
         self.tokens: list[int] = []
         self.answer: list[bool] = []
         self._parts = iter(script)
+        self._part: Given | Written | None = None
+        self._count = 0
         self._next_part()
         assert isinstance(self._part, Given)
         self.go_on(0)
@@ -118,14 +120,19 @@ class _Writer:
 
     def _is_over(self) -> bool:
         if isinstance(self._part, Written):
-            return self._count >= self._part.most or bool(self._count and self.tokens[-1] in self._part.ends)
+            return self._count >= self._part.most or self._has_end()
         return self._part is not None and not self._queue
 
+    def _has_end(self) -> bool:
+        ends = self._part.ends if isinstance(self._part, Written) else ()
+        return self._count > 0 and self.tokens[-1] in ends
+
     def _next_part(self) -> None:
+        end = self.tokens[-1] if self._has_end() else -1
         self._part, self._count = next(self._parts, None), 0
         self._queue = list(self._part.tokens) if isinstance(self._part, Given) else []
-        if self.tokens and self._queue[:1] == self.tokens[-1:]:
-            self._queue.pop(0)
+        if end in self._queue:
+            del self._queue[: self._queue.index(end) + 1]
 
 
 def _sample(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> Tensor:
