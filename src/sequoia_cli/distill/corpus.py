@@ -54,7 +54,7 @@ class Corpus:
                     f"{folder} holds a corpus made under other conditions: {_difference(found, expected)}",
                     hint="choose another folder with --corpus, or remove this one",
                 )
-        elif folder.exists() and any(folder.iterdir()):
+        elif folder.is_file() or (folder.exists() and any(folder.iterdir())):
             raise BadInput(f"{folder} exists and is no corpus", hint="choose another folder with --corpus")
         else:
             try:
@@ -78,7 +78,7 @@ class Corpus:
             "answer": torch.cat([text.answer for text in texts]),
             "lengths": torch.tensor([len(text) for text in texts]),
         }
-        path = self.folder / f"{self.shards:05d}.safetensors"
+        path = self.folder / _name(self.shards)
         scratch = path.with_suffix(".partial")
         try:
             save_file(shard, scratch)
@@ -112,16 +112,31 @@ class Corpus:
         return "sha256:" + digest.hexdigest()
 
     def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob("[0-9]*.safetensors"))
+        paths = sorted(self.folder.glob("[0-9]*.safetensors"))
+        for number, path in enumerate(paths):
+            if path.name != _name(number):
+                raise BadInput(
+                    f"{self.folder} has {path.name} and no {_name(number)}",
+                    hint="remove the shards behind the gap; the same command goes on",
+                )
+        return paths
+
+
+def _name(shard: int) -> str:
+    return f"{shard:05d}.safetensors"
 
 
 def _load(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
+        shard = load_file(path)
+        rows = int(shard["lengths"].sum())
+        if any(len(shard[key]) != rows for key in ("tokens", "hidden", "answer")):
+            raise ValueError("its parts differ in length")
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise BadInput(
             f"{path} is damaged: {error}", hint="remove it and the shards after it; the same command goes on"
         ) from None
+    return shard
 
 
 def _difference(found: Any, expected: Mapping[str, Any]) -> str:
