@@ -60,7 +60,13 @@ def first_layers(target: PreTrainedModel, layers: int) -> PreTrainedModel:
 
 
 def from_config(target: PreTrainedModel, config: PreTrainedConfig) -> PreTrainedModel:
-    """A random model of `config` with the target's embedding and head, which the caller knows to fit."""
+    """A random model of `config` with the target's embedding and head. Raises `BadInput` for other shapes."""
+    mine, theirs = config.get_text_config(), target.config.get_text_config()
+    if (mine.vocab_size, mine.hidden_size) != (theirs.vocab_size, theirs.hidden_size):
+        raise BadInput(
+            f"the draft's config has {mine.vocab_size} ids and width {mine.hidden_size}, and the target has "
+            f"{theirs.vocab_size} ids and width {theirs.hidden_size}; the draft shares its embedding and head"
+        )
     model = _empty(target, config)
     share_ends(model, target)
     return model
