@@ -136,16 +136,15 @@ class Training:
         loss = divergence(self.student, batch, self.heads)
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise SequoiaError(
-                f"the loss is {value} at step {self.step + 1}: training has diverged",
-                hint="give a smaller --learning-rate; the same command goes on from what was saved last",
-            )
+            raise self._diverged(f"the loss is {value}")
         loss.backward()
         for name, parameter in self._working.items():
             if parameter.grad is not None:
                 self._master[name].grad = parameter.grad.float()
                 parameter.grad = None
-        torch.nn.utils.clip_grad_norm_(self._master.values(), 1.0)
+        slope = float(torch.nn.utils.clip_grad_norm_(self._master.values(), 1.0))
+        if not math.isfinite(slope):  # before it gets into the weights, and with them onto the disk
+            raise self._diverged(f"the gradient is {slope}")
         factor = _schedule(self.step, self.steps)
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
@@ -155,6 +154,12 @@ class Training:
         self._put(self._master)
         self.step += 1
         return value
+
+    def _diverged(self, what: str) -> SequoiaError:
+        return SequoiaError(
+            f"{what} at step {self.step + 1}: training has diverged",
+            hint="give a smaller --learning-rate; the same command goes on from what was saved last",
+        )
 
     def _evaluate(self, loss: float) -> None:
         depths = max(self.student.passes, 1)
