@@ -4,11 +4,7 @@ Fixed seeds. A right program fails each of these chi-squared tests in one of a m
 a total variation of about 0.1 over the few dozen outcomes.
 """
 
-import itertools
-
 import pytest
-import torch
-from scipy.stats import chi2
 
 from models import near, tiny_model
 from scripted import ScriptedDraft, ScriptedTarget
@@ -18,47 +14,10 @@ from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.verify import Trial
-from sequoia_cli.engine.warp import Sampling, probabilities
+from sequoia_cli.engine.warp import Sampling
+from text_laws import CUT, VOCABULARY, WHOLE, exact_law, p_value, table_law, texts
 
-VOCABULARY, PROMPT, TEXTS = 12, [5, 3, 8, 1], 1000
 WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
-
-
-def exact_law(model, sampling, length):
-    """Probability of every text of `length` tokens: products of the model's own next-token laws."""
-    law = {(): 1.0}
-    for _ in range(length):
-        longer = {}
-        for text, chance in law.items():
-            logits = model(input_ids=torch.tensor([[*PROMPT, *text]])).logits[0, -1]
-            for token, p in enumerate(probabilities(logits.double(), sampling).tolist()):
-                if p > 0:
-                    longer[(*text, token)] = chance * p
-        law = longer
-    return law
-
-
-def texts(decoder, length):
-    """Counts of the texts that one generator's stream of noise gives."""
-    generator = torch.Generator().manual_seed(20)
-    counts = {}
-    for _ in range(TEXTS):
-        steps = decoder.decode(PROMPT, length, generator=generator)
-        text = tuple(itertools.chain.from_iterable(step.tokens for step in steps))
-        counts[text] = counts.get(text, 0) + 1
-    return counts
-
-
-def p_value(counts, law):
-    """Of the counts under the law; outcomes too rare for the test are taken together."""
-    assert set(counts) <= set(law), "a text that the target never writes"
-    common = {text: p for text, p in law.items() if p * TEXTS >= 5}
-    cells = [(counts.get(text, 0), p * TEXTS) for text, p in common.items()]
-    rest = TEXTS - sum(seen for seen, _ in cells), TEXTS - sum(expected for _, expected in cells)
-    if rest[1] >= 5:
-        cells.append(rest)
-    statistic = sum((seen - expected) ** 2 / expected for seen, expected in cells)
-    return float(chi2.sf(statistic, len(cells) - 1))
 
 
 def decoder_of(tree, sampling, draft_sampling=None, scale=0.05):
@@ -66,9 +25,6 @@ def decoder_of(tree, sampling, draft_sampling=None, scale=0.05):
     model = LanguageModel(target)
     draft = IndependentDraft(LanguageModel(near(target, scale)), VOCABULARY)
     return target, Decoder(model, [draft], tree, sampling, draft_sampling)
-
-
-CUT, WHOLE = Sampling(0.7, 3, 0.8), Sampling(1.0)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +74,7 @@ GUESSED = [[0.85, 0.05, 0.05, 0.05]] * 4, [[0.05, 0.05, 0.1, 0.8], [0.0, 0.0, 0.
 def scripted_p_value(tree, sampling=WHOLE, draft_sampling=WHOLE):
     """Of three tokens behind the last of the prompt, with both drafts' trees merged."""
     decoder = Decoder(ScriptedTarget(SAID), [*map(ScriptedDraft, GUESSED)], tree, sampling, draft_sampling)
-    rows = probabilities(torch.tensor(SAID, dtype=torch.float64).log(), sampling).tolist()
-    law = {(PROMPT[-1],): 1.0}
-    for _ in range(3):
-        law = {(*text, i): p * q for text, p in law.items() for i, q in enumerate(rows[text[-1]]) if q > 0}
-    return p_value(texts(decoder, 3), {text[1:]: p for text, p in law.items()})
+    return p_value(texts(decoder, 3), table_law(SAID, sampling, 3))
 
 
 @pytest.mark.parametrize("tree", [chain(3), TokenTree((-1, 0, 0)), WIDE], ids=["chain", "star", "tree"])

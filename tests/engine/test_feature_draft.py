@@ -1,0 +1,214 @@
+"""A feature draft's probabilities behind every node of its trees equal a plain pass over the whole path."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from decoding import PROMPT, TREE
+from features import feature_draft, true_states, twin_logits
+from models import tiny_model
+from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
+from sequoia_cli.engine import feature_draft as module
+from sequoia_cli.engine.feature_draft import FeatureDraft
+from sequoia_cli.engine.layout import Layout
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.warp import Sampling, probabilities
+
+SAMPLING = Sampling(1.0)
+#: Far below what any mistake gives (see the last tests), and far above rounding in float64.
+EXACT, SEEN = 1e-10, 1e-3
+
+
+class Taken(NamedTuple):
+    """A step: its tree, the accepted path, and how many tokens another draft's tree added behind it."""
+
+    tree: TokenTree
+    path: tuple[int, ...]
+    others: int = 0
+
+
+#: Leaves, inner nodes and nothing accepted; no speculation, also twice; a path that leaves the draft's tree.
+STEPS = [
+    Taken(TREE, (0, 2, 6, 9)),
+    Taken(TREE, (0,)),
+    Taken(TREE, (0, 1)),
+    Taken(ROOT_ONLY, (0,)),
+    Taken(chain(4), (0, 1, 2, 3)),
+    Taken(ROOT_ONLY, (0,)),
+    Taken(ROOT_ONLY, (0,)),
+    Taken(TREE, (0, 1, 4), 2),
+    Taken(TREE, (0, 3)),
+    Taken(chain(3), (0,), 1),
+    Taken(TREE, (0, 1, 4, 7, 10)),
+    Taken(TREE, (0,)),
+]
+
+
+class Walk:
+    """A draft beside a text that grows by random tokens; `worst` is its largest error so far."""
+
+    def __init__(self, family="llama", prompt=PROMPT, draft=None, **options):
+        self.target = LanguageModel(tiny_model(family).double())
+        self.draft = draft or feature_draft(self.target, **options)
+        self.text, self.worst, self.compared = list(prompt), 0.0, 0
+        self.random = torch.Generator().manual_seed(0)
+        self.start(self.draft)
+
+    def start(self, draft):
+        hidden = true_states(self.target, self.text[:-1]) if len(self.text) > 1 else None
+        draft.start(torch.tensor(self.text), 80, hidden)
+
+    def tokens(self, count):
+        return torch.randint(0, 64, (count,), generator=self.random).tolist()
+
+    def grow(self, layout, tokens, draft=None):
+        """Probabilities behind every expanded node."""
+        rows = {}
+        for level, nodes in enumerate(layout.expanded):
+            given = torch.tensor([tokens[node] for node in nodes])
+            rows.update(zip(nodes, (draft or self.draft).expand(layout, level, given, SAMPLING), strict=True))
+        return rows
+
+    def step(self, taken, layout=None):
+        tree, path, others = taken
+        layout = layout or Layout(tree)
+        tokens = [self.text[-1], *self.tokens(tree.size - 1)]
+        for node, probs in self.grow(layout, tokens).items():
+            below = [tokens[each] for each in tree.path(node)[1:]]
+            logits = twin_logits(self.draft, self.target, self.text, below)
+            self.worst = max(self.worst, float((probs - probabilities(logits[None], SAMPLING)).abs().max()))
+            self.compared += 1
+        new = [tokens[node] for node in path[1:]] + self.tokens(others + 1)
+        hidden = true_states(self.target, self.text + new[:-1])[-len(new) :]
+        self.draft.commit(layout, path, new, hidden)
+        self.text += new
+        return self
+
+
+def walked(walk, steps=STEPS):
+    for taken in steps:
+        walk.step(taken)
+    return walk
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "gemma"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_every_node_of_every_tree_equals_a_plain_pass_over_its_path(family, layers):
+    walk = walked(Walk(family, layers=layers))
+    assert walk.worst < EXACT
+    assert walk.compared == sum(len(level) for taken in STEPS for level in taken.tree.expanded) > 40
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 7, 8])
+def test_prompts_of_one_token_and_of_several_prefill_pieces(length, monkeypatch):
+    monkeypatch.setattr(module, "_PREFILL_TOKENS", 3)
+    walk = walked(Walk(prompt=[*PROMPT, 9][:length], layers=2), STEPS[:3])
+    assert walk.worst < EXACT
+
+
+@pytest.mark.parametrize("ids", [range(0, 64, 3), range(64), [63]])
+def test_a_reduced_draft_gives_the_probabilities_among_its_ids(ids):
+    walk = walked(Walk(ids=torch.tensor(ids)), STEPS[:4])
+    assert walk.worst < EXACT
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7, 9, len(STEPS)])
+def test_after_any_commits_a_draft_is_as_one_freshly_started_on_the_text(steps):
+    walk = walked(Walk(layers=2), STEPS[:steps])
+    fresh = feature_draft(walk.target, layers=2)
+    walk.start(fresh)
+    layout, tokens = Layout(TREE), [walk.text[-1], *walk.tokens(TREE.size - 1)]
+    expected = walk.grow(layout, tokens, fresh)
+    for node, probs in walk.grow(layout, tokens).items():
+        assert torch.allclose(probs, expected[node], rtol=0, atol=EXACT)
+    for mine, theirs in zip(walk.draft._cache.layers, fresh._cache.layers, strict=True):
+        assert mine.length == theirs.length
+        for states, same in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
+            assert torch.allclose(states[:, :, : mine.length], same[:, :, : mine.length], rtol=0, atol=EXACT)
+
+
+def test_a_second_text_knows_nothing_of_the_first():
+    walk = walked(Walk(), STEPS[:5])
+    again = Walk(prompt=[7, 7, 1], draft=walk.draft)
+    assert walked(again, STEPS[:5]).worst < EXACT
+
+
+def test_a_layout_that_is_used_again_is_masked_for_the_longer_text():
+    walk, layouts = Walk(), {TREE: Layout(TREE), chain(4): Layout(chain(4)), ROOT_ONLY: Layout(ROOT_ONLY)}
+    for taken in [STEPS[0], STEPS[4], STEPS[3], STEPS[2], STEPS[4], STEPS[0]]:
+        walk.step(taken, layouts[taken.tree])
+    assert walk.worst < EXACT
+
+
+class SeesOtherBranches(FeatureDraft):
+    def _level_mask(self, layout, level):
+        mask = super()._level_mask(layout, level)
+        mask._buffer = torch.zeros_like(mask._buffer)
+        return mask
+
+
+class StandsOneFurther(FeatureDraft):
+    def _run(self, tokens, before, positions, mask):
+        return super()._run(tokens, before, positions + (mask is not None), mask)
+
+
+class KeepsPredictedRows(FeatureDraft):
+    def commit(self, layout, path, tokens, hidden):
+        kept = [layout.draft_slots[node] for node in path if node in layout.draft_slots]
+        first = self._committed
+        super().commit(layout, path, tokens, hidden)
+        if len(kept) > 1:
+            for layer in self._cache.layers:
+                layer.length = first + sum(map(len, layout.expanded))
+            self._cache.keep(first, kept)
+            self._committed = self._cache.length
+            self._pending = tuple(part[len(kept) - 1 :] for part in self._pending)
+
+
+class ForgetsTheRoot(FeatureDraft):
+    def commit(self, layout, path, tokens, hidden):
+        super().commit(layout, path, tokens, hidden)
+        if layout.draft_slots:
+            self._committed -= 1
+            self._cache.keep(self._committed, [])
+
+
+class TakesTheStateBehindTheToken(FeatureDraft):
+    def commit(self, layout, path, tokens, hidden):
+        super().commit(layout, path, tokens, torch.cat((hidden[1:], hidden[-1:])))
+
+
+class ReadsItsFirstParent(FeatureDraft):
+    def expand(self, layout, level, tokens, sampling):
+        probs = super().expand(layout, level, tokens, sampling)
+        self._rows = dict.fromkeys(self._rows, 0)
+        return probs
+
+
+class ForgetsATokenWithoutSpeculation(FeatureDraft):
+    def commit(self, layout, path, tokens, hidden):
+        super().commit(layout, path, tokens, hidden)
+        if not layout.draft_slots:
+            self._pending = tuple(part[-1:] for part in self._pending)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        SeesOtherBranches,
+        StandsOneFurther,
+        KeepsPredictedRows,
+        ForgetsTheRoot,
+        TakesTheStateBehindTheToken,
+        ReadsItsFirstParent,
+        ForgetsATokenWithoutSpeculation,
+    ],
+)
+def test_the_comparison_sees_a_draft_that(wrong):
+    assert walked(Walk(kind=wrong)).worst > SEEN
+
+
+def test_the_comparison_sees_a_prompt_run_without_a_mask(monkeypatch):
+    monkeypatch.setattr(module, "_chain_mask", lambda tokens, length, like: None)
+    assert Walk(layers=2).step(STEPS[1]).worst > SEEN  # the rows of a single layer read no other row
