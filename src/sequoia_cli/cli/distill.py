@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -124,6 +125,9 @@ def distill_command(
     )
     if not 0 < learning_rate < 1:
         raise BadInput(f"--learning-rate is {learning_rate}; expected a number above 0 and below 1")
+    for value in temperature or ():
+        if not 0 <= value < math.inf:
+            raise BadInput(f"--temperature is {value}; expected a number from 0 (greedy) up")
     inputs = Inputs(
         target=target,
         output=output,

@@ -89,6 +89,10 @@ class DraftFolder:
     """The draft's folder, refused at once where it cannot be written; unfinished work is kept beside it."""
 
     def __init__(self, path: Path, *, force: bool) -> None:
+        if str(path) == "-":
+            raise BadInput("a draft is a folder, which stdout cannot take", hint="name one with -o")
+        if path.name in ("", ".."):
+            raise BadInput(f"{path} cannot be a draft's folder", hint="name another with -o")
         self.path, self._force = path, force
         self.work = path.with_name(path.name + ".partial")
         if path.is_file():
@@ -98,14 +102,20 @@ class DraftFolder:
                 raise BadInput(
                     f"{path} exists", hint="choose another folder with -o, or replace it with --force"
                 )
-            if not list(path.rglob("distillation.json")):
+            if not all(_is_draft(each) for each in _drafts(path)):
                 raise BadInput(f"{path} is not a draft made by distill; --force does not remove it")
         try:
-            self.work.mkdir(parents=True, exist_ok=True)
+            self.begin()
+            if not any(self.work.iterdir()):
+                self.work.rmdir()  # made again once there is something to keep
         except OSError as error:
             raise BadInput(
                 f"{self.work} cannot be written: {error.strerror}", hint="choose another folder with -o"
             ) from None
+
+    def begin(self) -> None:
+        """Make the folder of unfinished work."""
+        self.work.mkdir(parents=True, exist_ok=True)
 
     def publish(self, finished: Mapping[str, Path]) -> None:
         """Put finished folders in place, by their names below this one (an empty name is this one itself)."""
@@ -119,3 +129,13 @@ class DraftFolder:
             shutil.rmtree(self.work)
         except OSError as error:
             raise SequoiaError(f"{self.path} could not be written: {error.strerror}") from None
+
+
+def _drafts(path: Path) -> list[Path]:
+    """The folder itself, or those in it where it holds the drafts 1, 2, ... of one command alone."""
+    inside = list(path.iterdir())
+    return inside if all(each.is_dir() and each.name.isdecimal() for each in inside) else [path]
+
+
+def _is_draft(path: Path) -> bool:
+    return (path / "distillation.json").is_file()

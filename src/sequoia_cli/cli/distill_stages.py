@@ -54,6 +54,8 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
     )
     head = output_head(session.target, f"target '{inputs.target}'")
     size = inputs.trained_vocabulary(session.target.vocabulary)
+    _require_fit(session, inputs, prompts, head)
+    folder.begin()
     with _kept(folder.work, say):
         corpus = _corpus(session, inputs, prompts, folder, say)
         held_out, texts = _split(corpus.texts())
@@ -69,6 +71,17 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         say.note(f"wrote {folder.path / name if name else folder.path}")
     if as_json:
         typer.echo(render(documents[0] if len(documents) == 1 else {"drafts": documents}, "json"), nl=False)
+
+
+def _require_fit(session: Session, inputs: Inputs, prompts: Any, head: OutputHead) -> None:
+    """Raise `BadInput` for texts or a draft that cannot be made, before anything is written."""
+    from sequoia_cli.distill.students import INDEPENDENT, Design, new_student, own_head
+
+    if session.drafts:
+        own_head(session.drafts[0], head)
+    elif inputs.kind == INDEPENDENT:
+        new_student(session.target, head, Design(inputs.kind, inputs.layers, 1, inputs.config), (), 0)
+    next(_scripts(session, inputs, prompts, 0))
 
 
 @contextmanager
@@ -131,7 +144,8 @@ def _scripts(session: Session, inputs: Inputs, prompts: Any, done: int) -> Itera
     from sequoia_cli.distill import scripts
 
     tokenizer, ends, seed = session.tokenizer, session.eos_ids, inputs.seed + done
-    lengths = scripts.Lengths(answer=inputs.new_tokens)
+    # A short text is not to be all its user's.
+    lengths = scripts.Lengths(user=min(scripts.Lengths.user, inputs.length // 4), answer=inputs.new_tokens)
     if prompts is not None:
         encoded = [session.encode(prompt, raw=inputs.raw) for prompt in prompts.prompts]
         return scripts.answers(encoded, ends, inputs.temperatures, lengths, seed)
@@ -207,17 +221,24 @@ class _Run:
     def _ids(self, size: int | None) -> Vocabulary:
         from sequoia_cli.distill.vocabulary import most_frequent
 
-        return most_frequent(self.counted, size, self.session.target.vocabulary)
+        found = most_frequent(self.counted, size, self.session.target.vocabulary)
+        return found._replace(ids=found.ids.to(self.head.weight.device))
 
     def _train(self, student: Any, heads: Heads, number: int) -> Training:
         from sequoia_cli.distill.training import Recipe, Training
 
         inputs, say = self.inputs, self.say
         recipe = Recipe(inputs.epochs, inputs.batch_tokens, inputs.learning_rate, seed=inputs.seed)
+        texts = [text for text in self.texts if bool(text.answer.any())]
+        if not texts:
+            raise BadInput(
+                f"draft {number + 1} has nothing to learn: those before it are right about all texts",
+                hint="give a smaller --count, or more --tokens",
+            )
         training = Training(
             student,
             heads,
-            [text for text in self.texts if bool(text.answer.any())],
+            texts,
             self.held_out,
             recipe,
             self.folder.work / f"training-{number + 1}.safetensors",

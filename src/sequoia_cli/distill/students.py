@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from sequoia_cli.engine.loading.feature import save_feature
 from sequoia_cli.engine.loading.sharing import end_names
 from sequoia_cli.engine.loading.vocabulary import cut_head
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.errors import BadInput
+from sequoia_cli.errors import BadInput, SequoiaError
 
 FEATURE, INDEPENDENT = KINDS = ("feature", "independent")
 
@@ -45,7 +46,7 @@ def new_student(
     target: LanguageModel, head: OutputHead, design: Design, texts: Sequence[Text], seed: int
 ) -> FeatureStudent | IndependentStudent:
     """A draft of this design before training. Raises `BadInput` where the target does not lend itself."""
-    torch.manual_seed(seed)
+    torch.manual_seed(seed % (1 << 64))
     if design.kind == INDEPENDENT:
         model = target.model
         small = from_config(model, design.config) if design.config else first_layers(model, design.layers)
@@ -138,7 +139,19 @@ class Kept:
         return IndependentDraft(LanguageModel(twin), target.vocabulary, ids)
 
     def save(self, folder: Path, name: str, tokenizer: Any) -> None:
-        """Write config and weights, without what is the target's; `name` is the target's."""
+        """Write config and weights, without what is the target's; `name` is the target's.
+
+        Raises `SequoiaError` where that fails.
+        """
+        try:
+            self._write(folder, name, tokenizer)
+        except (OSError, SafetensorError) as error:
+            raise SequoiaError(
+                f"{folder} could not be written: {getattr(error, 'strerror', None) or error}",
+                hint="the training is kept; with more room the same command goes on",
+            ) from None
+
+    def _write(self, folder: Path, name: str, tokenizer: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         model = self.student.model
         if isinstance(model, FeatureModel):

@@ -31,7 +31,7 @@ def write_corpus(
     was interrupted loses the last pass only. `on_tokens` is told how many tokens came, as they come.
     """
     while corpus.tokens < tokens:
-        generator = torch.Generator().manual_seed(seed + corpus.shards)
+        generator = torch.Generator().manual_seed((seed + corpus.shards) % (1 << 64))
         corpus.add(write(target, scripts, rows, length, generator, on_tokens))
 
 
