@@ -155,7 +155,7 @@ def _scripts(session: Session, inputs: Inputs, prompts: Any, done: int) -> Itera
 
 
 def _split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """Texts held out (one of twenty, at least 2, at most 64) and texts to learn from."""
+    """Texts held out (one of twenty, at least 2, at most 64), and texts to learn from."""
     usable = [text for text in texts if bool(text.answer.any())]
     if len(usable) < 4:
         raise BadInput(
@@ -163,7 +163,12 @@ def _split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
             hint="give more --tokens, or a longer --length",
         )
     count = max(2, min(64, len(usable) // 20))
-    return usable[:count], usable[count:]
+    # From all over: those that were finished first are the short ones.
+    held = set(range(0, len(usable), len(usable) // count)[:count])
+    return (
+        [text for index, text in enumerate(usable) if index in held],
+        [text for index, text in enumerate(usable) if index not in held],
+    )
 
 
 @dataclass(frozen=True)
