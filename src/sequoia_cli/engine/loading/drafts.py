@@ -17,10 +17,10 @@ from sequoia_cli.engine.loading.feature import (
     is_feature_folder,
     load_feature,
 )
-from sequoia_cli.engine.loading.sharing import lacks_embeddings, load_sharing, require_fit
+from sequoia_cli.engine.loading.sharing import end_width, lacks_embeddings, load_sharing, require_fit
 from sequoia_cli.engine.loading.sources import Announce, Source, fetch_description, fetch_weights
 from sequoia_cli.engine.loading.tokenizers import require_same_tokenizer
-from sequoia_cli.engine.loading.vocabulary import cut_head, read_vocabulary
+from sequoia_cli.engine.loading.vocabulary import cut_head, read_vocabulary, require_head
 from sequoia_cli.engine.loading.weights import load_model, stored_names
 from sequoia_cli.errors import BadInput
 
@@ -76,6 +76,8 @@ class _ModelFolder:
             tokenizer_of(draft)
         common = min(target.vocabulary, draft.vocabulary)
         self._ids = read_vocabulary(draft.source, draft.folder, common)
+        if self._ids is not None:
+            require_head(draft.source, draft.skeleton)
         self._notes = [*draft.notes]
         if target.vocabulary != draft.vocabulary:
             self._notes.append(
@@ -103,7 +105,7 @@ class _FeatureFolder:
 
     def require_fit(self, target: Checkpoint) -> None:
         found = self._found
-        width = getattr(target.config.get_text_config(), "hidden_size", None)
+        width = end_width(target.skeleton)
         if (width, target.vocabulary) != (found.config.width, found.vocabulary):
             raise BadInput(
                 f"{found.source} was made for '{found.target}', with {found.vocabulary} ids and width "

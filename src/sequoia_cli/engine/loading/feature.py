@@ -54,33 +54,47 @@ def is_feature_folder(folder: Path) -> bool:
 
 
 def describe_feature(source: Source, folder: Path) -> FeatureFolder:
-    """Read config.json. Raises `BadInput` for another version or values that cannot be."""
+    """Read config.json. Raises `BadInput` for another version or values that cannot be, or not together."""
     path = folder / "config.json"
     found = read_json(source, path)
     if found.get("schema") != _SCHEMA:
         raise BadInput(f"{source}: {path} has schema {found.get('schema')!r}; expected '{_SCHEMA}'")
 
-    def number(key: str, kind: type) -> Any:
+    def wrong(key: str, expected: str) -> BadInput:
+        return BadInput(f"{source}: '{key}' of {path} is {shown(found.get(key))}; expected {expected}")
+
+    def number(key: str, kind: type, most: int = _MOST) -> Any:
         value = found.get(key)
-        if not is_number(value) or value is None or value <= 0 or kind(value) != value:
-            raise BadInput(f"{source}: '{key}' of {path} is {shown(value)}; expected a number above 0")
+        if not is_number(value) or value is None or not 0 < value <= most or kind(value) != value:
+            raise wrong(key, f"a {'whole ' if kind is int else ''}number above 0, up to {most}")
         return kind(value)
 
     shape = {
-        field.name: number(field.name, float if field.name == "rope_theta" else int)
+        field.name: number(field.name, int, _MOST_LAYERS if field.name == "layers" else _MOST)
         for field in fields(FeatureConfig)
+        if field.name != "rope_theta"
     }
-    return FeatureFolder(
-        source, folder, FeatureConfig(**shape), str(found.get("target")), number("vocabulary", int)
-    )
+    config = FeatureConfig(**shape, rope_theta=number("rope_theta", float))
+    if config.heads % config.kv_heads:
+        raise wrong("heads", f"a multiple of 'kv_heads', {config.kv_heads}")
+    if config.head_width % 2:
+        raise wrong("head_width", "an even number")
+    target = found.get("target")
+    if not isinstance(target, str) or not target:
+        raise wrong("target", "a model's name")
+    return FeatureFolder(source, folder, config, target, number("vocabulary", int))
+
+
+#: Numbers beyond these are no draft's, and would take for ever or all memory before a weight is missed.
+_MOST, _MOST_LAYERS = 1 << 30, 1000
 
 
 def load_feature(draft: FeatureFolder, dtype: torch.dtype) -> FeatureModel:
     """The network on the CPU, at rest. Raises `BadInput` for weights that are missing or do not fit."""
     path = draft.folder / _WEIGHTS
-    with torch.device("meta"):
-        model = FeatureModel(draft.config)
     try:
+        with torch.device("meta"):
+            model = FeatureModel(draft.config)
         weights = load_file(path)
         model.load_state_dict(weights, assign=True)
     except FileNotFoundError:

@@ -18,7 +18,7 @@ def read_json(source: Source, path: Path) -> dict[str, Any]:
     """A JSON object of a model folder. Raises `BadInput` where the file holds none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{source}: {path} cannot be read as JSON: {error}") from None
     if not isinstance(found, dict):
         raise BadInput(f"{source}: {path} is no JSON object")

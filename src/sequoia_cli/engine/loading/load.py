@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from sequoia_cli.engine.loading.checkpoint import Checkpoint, describe, tokenizer_of
 from sequoia_cli.engine.loading.drafts import DraftFolder, LoadedDraft, describe_draft
 from sequoia_cli.engine.loading.ending import end_of_text_ids
+from sequoia_cli.engine.loading.feature import describe_feature, is_feature_folder
 from sequoia_cli.engine.loading.sharing import lacks_embeddings
 from sequoia_cli.engine.loading.sources import Announce, Source, fetch_description, locate
 from sequoia_cli.engine.loading.weights import load_model, stored_names
@@ -114,7 +115,14 @@ def load_pair(
 
 
 def _describe(source: Source, trust_remote_code: bool, announce: Announce) -> Checkpoint:
-    return describe(source, fetch_description(source, announce), trust_remote_code)
+    folder = fetch_description(source, announce)
+    if is_feature_folder(folder):
+        made_for = describe_feature(source, folder).target
+        raise BadInput(
+            f"{source} reads the hidden states of a target: it can only be a draft",
+            hint=f"give it as --draft, with --target {made_for}",
+        )
+    return describe(source, folder, trust_remote_code)
 
 
 def _require_embeddings(target: Checkpoint, stored: frozenset[str]) -> None:

@@ -77,6 +77,12 @@ def end_names(model: PreTrainedModel) -> frozenset[str]:
     )
 
 
+def end_width(model: PreTrainedModel) -> int | None:
+    """The one width of embedding and head, which may be narrower than the layers; else None."""
+    widths = {_shape(module)[1] if module is not None else None for module in _ends(model)}
+    return widths.pop() if len(widths) == 1 else None
+
+
 def _shared_weights(draft: PreTrainedModel, target: PreTrainedModel) -> Iterator[tuple[str, nn.Parameter]]:
     """The target's embedding and head weights, under the names that they have in the draft."""
     names = {module: name for name, module in draft.named_modules()}

@@ -49,13 +49,28 @@ def read_vocabulary(source: Source, folder: Path, vocabulary: int) -> Tensor | N
     return torch.tensor(ids)
 
 
+def require_head(source: Source, model: PreTrainedModel) -> None:
+    """Raise `BadInput` where a draft has ids and its model, which may be without storage, no head to cut."""
+    if _head(model) is None:
+        family = model.config.model_type
+        raise BadInput(f"{source}: the output head of family {family} cannot be cut to the ids of {FILE}")
+
+
 def cut_head(model: PreTrainedModel, ids: Tensor) -> None:
     """Leave a model's output head the rows of `ids` alone. Raises `BadInput` where it has no such head."""
-    head = model.get_output_embeddings()
-    if not isinstance(head, nn.Linear):
+    head = _head(model)
+    if head is None:
         raise BadInput(f"the output head of family {model.config.model_type} cannot be cut to fewer ids")
     small = nn.Linear(head.in_features, len(ids), bias=head.bias is not None, device="meta")
     small.weight = nn.Parameter(head.weight.detach()[ids].contiguous(), requires_grad=False)
     if head.bias is not None:
         small.bias = nn.Parameter(head.bias.detach()[ids].contiguous(), requires_grad=False)
     model.set_output_embeddings(small)
+
+
+def _head(model: PreTrainedModel) -> nn.Linear | None:
+    try:
+        head = model.get_output_embeddings()
+    except NotImplementedError:  # a class of someone's own that does not say
+        return None
+    return head if isinstance(head, nn.Linear) else None
