@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from distilling import from_start, target_of
-from sequoia_cli.distill import corpus as module
 from sequoia_cli.distill.corpus import Corpus, Text
 from sequoia_cli.distill.vocabulary import most_frequent
 from sequoia_cli.distill.writing import write_corpus
+from sequoia_cli.engine.loading import tensors
 from sequoia_cli.errors import BadInput, SequoiaError
 
 CONDITIONS = {"target": "t", "temperatures": (0.0, 0.6), "seed": 0}
@@ -141,17 +141,17 @@ def test_conditions_that_cannot_be_read_are_named(made, content):
 def test_a_full_disk_loses_nothing_that_was_written(made, monkeypatch):
     corpus, texts, folder = made
 
-    def full(tensors, path):
+    def full(contents, path, **options):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "save_file", full)
+        patch.setattr(tensors, "save_file", full)
         with pytest.raises(
             SequoiaError, match=r"00003\.safetensors could not be written: No space"
         ) as caught:
             corpus.add([text(12, 13)])
-    assert "what was written before is kept" in caught.value.hint
+    assert "what was saved before is kept" in caught.value.hint
     assert sorted(path.name for path in folder.iterdir()) == [
         "00000.safetensors",
         "00001.safetensors",

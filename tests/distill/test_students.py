@@ -134,13 +134,12 @@ def test_a_draft_with_ends_of_its_own_keeps_them_and_is_refused_once_its_head_wa
 def test_a_full_disk_is_told_in_words(kind, tmp_path, monkeypatch):
     from safetensors import SafetensorError
 
-    from sequoia_cli.engine.loading import feature
+    from sequoia_cli.engine.loading import tensors
 
     def full(*arguments, **options):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    for module in (students, feature):
-        monkeypatch.setattr(module, "save_file", full)
+    monkeypatch.setattr(tensors, "save_file", full)
     kept = kept_of(LanguageModel(tiny_model("llama")), kind)
     with pytest.raises(SequoiaError, match="could not be written: I/O error: No space left") as caught:
         kept.save(tmp_path / "d", "t", tiny_tokenizer(64))

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from distilling import from_start, heads_of, target_of, written
-from sequoia_cli.distill import checkpoint as checkpoints
 from sequoia_cli.distill import training as module
 from sequoia_cli.distill.batches import collate
 from sequoia_cli.distill.checkpoint import load_checkpoint
 from sequoia_cli.distill.objective import hits
 from sequoia_cli.distill.students import Design, new_student
 from sequoia_cli.distill.training import Evaluation, Recipe, Training
+from sequoia_cli.engine.loading import tensors
 from sequoia_cli.errors import BadInput, SequoiaError
 
 RECIPE = Recipe(epochs=3, batch_tokens=120, learning_rate=5e-3, evaluations=4)
@@ -199,17 +199,17 @@ def test_a_damaged_state_is_named(training, tmp_path, damage):
 
 
 def test_a_full_disk_keeps_the_state_before(training, tmp_path, monkeypatch):
-    path, right = tmp_path / "t.safetensors", checkpoints.save_file
+    path, right = tmp_path / "t.safetensors", tensors.save_file
     calls = []
 
-    def full(tensors, place, **options):
+    def full(contents, place, **options):
         calls.append(place)
         if len(calls) > 1:
             place.write_bytes(b"half")
             raise OSError(28, "No space left on device")
-        right(tensors, place, **options)
+        right(contents, place, **options)
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr(tensors, "save_file", full)
     with pytest.raises(SequoiaError, match=r"t\.safetensors could not be written: No space left") as caught:
         training(checkpoint=path).run()
     assert "the same command goes on from there" in caught.value.hint

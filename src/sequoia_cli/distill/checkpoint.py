@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from sequoia_cli.errors import BadInput, SequoiaError
+from sequoia_cli.engine.loading.tensors import save_tensors
+from sequoia_cli.errors import BadInput
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
     """Write both to `path`, whole or not at all. Raises `SequoiaError` where that fails."""
-    scratch = path.with_suffix(".new")
-    contents = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-    try:
-        save_file(contents, scratch, metadata={"notes": json.dumps(notes)})
-        os.replace(scratch, path)
-    except (OSError, SafetensorError) as error:
-        scratch.unlink(missing_ok=True)
-        raise SequoiaError(
-            f"{path} could not be written: {getattr(error, 'strerror', None) or error}",
-            hint="what was saved before is kept; with more room the same command goes on from there",
-        ) from None
+    save_tensors(path, tensors, {"notes": json.dumps(notes)})
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from sequoia_cli.core.artifact import read_document, render, write_atomically
+from sequoia_cli.engine.loading.tensors import save_tensors
 from sequoia_cli.errors import BadInput, SequoiaError
 
 _CONDITIONS = "corpus.json"
@@ -74,21 +74,12 @@ class Corpus:
         """Write texts as one more shard, whole or not at all."""
         shard = {
             "tokens": torch.cat([text.tokens for text in texts]).to(torch.int32),
-            "hidden": torch.cat([text.hidden for text in texts]).contiguous(),
+            "hidden": torch.cat([text.hidden for text in texts]),
             "answer": torch.cat([text.answer for text in texts]),
             "lengths": torch.tensor([len(text) for text in texts]),
         }
         path = self.folder / _name(self.shards)
-        scratch = path.with_suffix(".partial")
-        try:
-            save_file(shard, scratch)
-            os.replace(scratch, path)
-        except (OSError, SafetensorError) as error:
-            scratch.unlink(missing_ok=True)
-            raise SequoiaError(
-                f"{path} could not be written: {getattr(error, 'strerror', None) or error}",
-                hint="what was written before is kept; with more room the same command continues",
-            ) from None
+        save_tensors(path, shard)
         self._shards.append(_load(path))
         self.tokens += len(shard["tokens"])
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sequoia_cli.distill.corpus import Text
@@ -22,6 +20,7 @@ from sequoia_cli.engine.feature_model import FeatureConfig, FeatureModel
 from sequoia_cli.engine.head import OutputHead, output_head
 from sequoia_cli.engine.loading.feature import save_feature
 from sequoia_cli.engine.loading.sharing import end_names
+from sequoia_cli.engine.loading.tensors import WITH_MORE_ROOM, save_tensors
 from sequoia_cli.engine.loading.vocabulary import cut_head
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput, SequoiaError
@@ -145,11 +144,8 @@ class Kept:
         """
         try:
             self._write(folder, name, tokenizer)
-        except (OSError, SafetensorError) as error:
-            raise SequoiaError(
-                f"{folder} could not be written: {getattr(error, 'strerror', None) or error}",
-                hint="the training is kept; with more room the same command goes on",
-            ) from None
+        except OSError as error:
+            raise SequoiaError(f"{folder} could not be written: {error.strerror}", WITH_MORE_ROOM) from None
 
     def _write(self, folder: Path, name: str, tokenizer: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,9 +159,5 @@ class Kept:
         shared = end_names(model) if shares else frozenset()
         if not shares:
             tokenizer.save_pretrained(folder)
-        weights = {
-            key: value.detach().cpu().contiguous().clone()
-            for key, value in model.state_dict().items()
-            if key not in shared
-        }
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        weights = {key: value for key, value in model.state_dict().items() if key not in shared}
+        save_tensors(folder / "model.safetensors", weights, {"format": "pt"})

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from sequoia_cli.core.artifact import is_number, render, shown, write_atomically
 from sequoia_cli.engine.feature_model import FeatureConfig, FeatureModel
 from sequoia_cli.engine.loading.foreign import read_json
 from sequoia_cli.engine.loading.sources import Source
+from sequoia_cli.engine.loading.tensors import save_tensors
 from sequoia_cli.errors import BadInput
 
 MODEL_TYPE = "sequoia_feature_draft"
@@ -42,7 +43,7 @@ def save_feature(folder: Path, model: FeatureModel, target: str, vocabulary: int
         **asdict(model.config),
     }
     write_atomically(folder / "config.json", render(config, "json"))
-    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / _WEIGHTS)
+    save_tensors(folder / _WEIGHTS, model.state_dict())
 
 
 def is_feature_folder(folder: Path) -> bool:
