@@ -144,3 +144,10 @@ def test_a_full_disk_is_told_in_words(kind, tmp_path, monkeypatch):
     with pytest.raises(SequoiaError, match="could not be written: I/O error: No space left") as caught:
         kept.save(tmp_path / "d", "t", tiny_tokenizer(64))
     assert "the same command goes on" in caught.value.hint
+
+
+def test_a_config_whose_family_scales_its_logits_otherwise_is_refused():
+    target = LanguageModel(tiny_model("llama"))
+    design = Design(students.INDEPENDENT, config=tiny_model("cohere", logit_scale=0.5).config)
+    with pytest.raises(BadInput, match="does not scale or cap its logits as the target does"):
+        new_student(target, output_head(target, "the target"), design, (), 0)

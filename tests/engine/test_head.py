@@ -40,7 +40,7 @@ def refused(model):
     with pytest.raises(BadInput, match=r"whose logits are not its head over its last hidden state") as caught:
         output_head(model, "the target of draft 'd'")
     assert caught.value.message.startswith(f"the target of draft 'd' is of family {model.family}, ")
-    assert "--kind independent" in caught.value.hint
+    assert "give it as --draft" in caught.value.hint
 
 
 @pytest.mark.parametrize(

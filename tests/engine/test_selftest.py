@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from models import REFUSED, SUPPORTED, tiny_model
+from sequoia_cli.engine.loading.vocabulary import cut_head
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention
 from sequoia_cli.errors import BadInput
@@ -38,3 +39,9 @@ def test_running_out_of_memory_is_not_taken_for_a_family_that_cannot(monkeypatch
     monkeypatch.setattr(model, "prefill", full)
     with pytest.raises(torch.OutOfMemoryError):
         check_tree_attention(model, "my/llama")
+
+
+def test_a_head_that_was_cut_to_one_id_passes():
+    model = tiny_model("llama")
+    cut_head(model, torch.tensor([5]))
+    assert check_tree_attention(LanguageModel(model), "llama") < 1e-3

@@ -48,7 +48,16 @@ def new_student(
     torch.manual_seed(seed % (1 << 64))
     if design.kind == INDEPENDENT:
         model = target.model
-        small = from_config(model, design.config) if design.config else first_layers(model, design.layers)
+        if not design.config:
+            return IndependentStudent(first_layers(model, design.layers))
+        small = from_config(model, design.config)
+        own = output_head(LanguageModel(small), "a model of the draft's config")
+        if (own.scale, own.cap) != (head.scale, head.cap):
+            raise BadInput(
+                f"a model of family {small.config.model_type} does not scale or cap its logits as the target "
+                "does, whose output head it would share",
+                hint="give a --config of the target's own family",
+            )
         return IndependentStudent(small)
     network = FeatureModel(feature_config(target, head, design.layers))
     _initialise(network, texts)

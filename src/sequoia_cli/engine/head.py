@@ -60,6 +60,7 @@ def output_head(model: LanguageModel, name: str) -> OutputHead:
         if (logits - output.logits.float()).abs().max() <= tolerance * output.logits.float().abs().max():
             return head
     raise BadInput(
-        f"{name} is of family {model.family}, whose logits are not its head over its last hidden state",
-        hint="make an independent draft for it instead: --kind independent",
+        f"{name} is of family {model.family}, whose logits are not its head over its last hidden state: no "
+        "draft can share that head or be trained for it",
+        hint="a smaller model of the family can be its draft: give it as --draft",
     )
