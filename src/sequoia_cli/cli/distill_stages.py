@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +17,7 @@ from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.distill_inputs import DraftFolder, Inputs
 from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_of
 from sequoia_cli.cli.distill_report import provenance, show_draft
+from sequoia_cli.cli.distill_texts import scripts_for, split, written
 from sequoia_cli.core.artifact import render, write_atomically
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import load_prompts
@@ -24,7 +25,6 @@ from sequoia_cli.measure.prompts import load_prompts
 if TYPE_CHECKING:
     from sequoia_cli.distill.corpus import Corpus, Text
     from sequoia_cli.distill.objective import Heads
-    from sequoia_cli.distill.scripts import Script
     from sequoia_cli.distill.students import Kept
     from sequoia_cli.distill.training import Progress, Training
     from sequoia_cli.distill.vocabulary import Vocabulary
@@ -57,9 +57,9 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
     _require_fit(session, inputs, prompts, head)
     folder.begin()
     with _kept(folder.work, say):
-        corpus = _corpus(session, inputs, prompts, folder, say)
-        held_out, texts = _split(corpus.texts())
-        run = _Run(session, inputs, head, tuple(texts), list(texts), held_out, corpus, folder, say)
+        corpus = written(session, inputs, prompts, folder.work, say)
+        held_out, texts = split(corpus.texts())
+        run = _Run(session, inputs, head, corpus, tuple(texts), tuple(held_out), folder, say)
         finished, documents = {}, []
         for number in range(inputs.count):
             name = str(number + 1) if inputs.count > 1 else ""
@@ -81,7 +81,7 @@ def _require_fit(session: Session, inputs: Inputs, prompts: Any, head: OutputHea
         own_head(session.drafts[0], head)
     elif inputs.kind == INDEPENDENT:
         new_student(session.target, head, Design(inputs.kind, inputs.layers, 1, inputs.config), (), 0)
-    next(_scripts(session, inputs, prompts, 0))
+    next(scripts_for(session, inputs, prompts, 0))
 
 
 @contextmanager
@@ -94,96 +94,22 @@ def _kept(work: Path, say: Commentary) -> Iterator[None]:
         raise
 
 
-def _corpus(session: Session, inputs: Inputs, prompts: Any, folder: DraftFolder, say: Commentary) -> Corpus:
-    """The texts to learn from, written as far as they are not there yet."""
-    from sequoia_cli.distill.corpus import Corpus
-    from sequoia_cli.distill.writing import write_corpus
-
-    conditions = {
-        **{key: session.conditions[key] for key in ("target", "dtype")},
-        "prompts": prompts.digest if prompts else "the target's own",
-        "temperatures": list(inputs.temperatures),
-        "max_new_tokens": inputs.new_tokens,
-        "length": inputs.length,
-        "rows": inputs.rows,
-        "seed": inputs.seed,
-        "chat_template": bool(session.tokenizer.chat_template) and not inputs.raw,
-    }
-    corpus = Corpus(Path(inputs.corpus) if inputs.corpus else folder.work / "corpus", conditions)
-    if corpus.tokens >= inputs.tokens:
-        say.note(f"{corpus.folder} has {corpus.tokens:,} tokens already")
-        return corpus
-    if corpus.tokens:
-        say.note(f"going on from {corpus.tokens:,} tokens in {corpus.folder}")
-    script = _scripts(session, inputs, prompts, corpus.shards)
-    with say.progress(TextColumn("{task.fields[rate]}")) as bar:
-        task = bar.add_task("writing texts", total=inputs.tokens, completed=corpus.tokens, rate="")
-
-        def on_tokens(count: int) -> None:
-            bar.advance(task, count)
-            speed = bar.tasks[task].speed
-            bar.update(task, rate=f"{speed:,.0f} tokens/s" if speed else "")
-
-        length = min(inputs.length, session.target.context_limit)
-        write_corpus(
-            session.target,
-            script,
-            corpus,
-            inputs.tokens,
-            rows=inputs.rows,
-            length=length,
-            seed=inputs.seed,
-            on_tokens=on_tokens,
-        )
-    say.note(f"the target wrote {corpus.tokens:,} tokens")
-    return corpus
-
-
-def _scripts(session: Session, inputs: Inputs, prompts: Any, done: int) -> Iterator[Script]:
-    """What the target is to write; `done` shards of it are written, and the next are to be others."""
-    from sequoia_cli.distill import scripts
-
-    tokenizer, ends, seed = session.tokenizer, session.eos_ids, inputs.seed + done
-    # A short text is not to be all its user's.
-    lengths = scripts.Lengths(user=min(scripts.Lengths.user, inputs.length // 4), answer=inputs.new_tokens)
-    if prompts is not None:
-        encoded = [session.encode(prompt, raw=inputs.raw) for prompt in prompts.prompts]
-        return scripts.answers(encoded, ends, inputs.temperatures, lengths, seed)
-    if tokenizer.chat_template and not inputs.raw:
-        return scripts.chats(tokenizer, ends, inputs.temperatures, lengths, seed)
-    return scripts.documents(tokenizer, ends, inputs.temperatures, seed)
-
-
-def _split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """Texts held out (one of twenty, at least 2, at most 64), and texts to learn from."""
-    usable = [text for text in texts if bool(text.answer.any())]
-    if len(usable) < 4:
-        raise BadInput(
-            f"{len(usable)} texts with answers are too few to learn from",
-            hint="give more --tokens, or a longer --length",
-        )
-    count = max(2, min(64, len(usable) // 20))
-    # From all over: those that were finished first are the short ones.
-    held = set(range(0, len(usable), len(usable) // count)[:count])
-    return (
-        [text for index, text in enumerate(usable) if index in held],
-        [text for index, text in enumerate(usable) if index not in held],
-    )
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Run:
     """What all drafts of one command have in common."""
 
     session: Session
     inputs: Inputs
     head: OutputHead
-    counted: tuple[Text, ...]
-    texts: list[Text]  # of which only what the drafts so far get wrong counts as answers
-    held_out: list[Text]
     corpus: Corpus
+    texts: tuple[Text, ...]
+    held_out: tuple[Text, ...]
     folder: DraftFolder
     say: Commentary
+
+    def __post_init__(self) -> None:
+        #: Texts and held-out texts of which only what the drafts so far get wrong counts as answers.
+        self._left = self.texts, self.held_out
 
     def draft(self, context: typer.Context, number: int, size: int | None) -> tuple[Path, dict[str, Any]]:
         """Train draft `number`, measure it and write its folder; returns that and what was found."""
@@ -205,7 +131,11 @@ class _Run:
         heads = Heads(ids, target if own is self.head else own.only(ids), target, self.head)
         training = self._train(student, heads, number)
         if number + 1 < inputs.count:
-            self.texts[:] = [missed(student, text, heads) for text in self.texts]
+            texts, held_out = (
+                tuple(missed(student, text, heads) for text in texts if bool(text.answer.any()))
+                for texts in self._left
+            )
+            self._left = texts, held_out
         kept = Kept(student, own, session.target)
         sizes = inputs.candidates(session.target.vocabulary)
         choices = {len(found.ids): found for found in map(self._ids, sizes)}
@@ -226,7 +156,7 @@ class _Run:
     def _ids(self, size: int | None) -> Vocabulary:
         from sequoia_cli.distill.vocabulary import most_frequent
 
-        found = most_frequent(self.counted, size, self.session.target.vocabulary)
+        found = most_frequent(self.texts, size, self.session.target.vocabulary)
         return found._replace(ids=found.ids.to(self.head.weight.device))
 
     def _train(self, student: Any, heads: Heads, number: int) -> Training:
@@ -234,8 +164,8 @@ class _Run:
 
         inputs, say = self.inputs, self.say
         recipe = Recipe(inputs.epochs, inputs.batch_tokens, inputs.learning_rate, seed=inputs.seed)
-        texts = [text for text in self.texts if bool(text.answer.any())]
-        if not texts:
+        texts, held_out = ([text for text in texts if bool(text.answer.any())] for texts in self._left)
+        if not texts or not held_out:
             raise BadInput(
                 f"draft {number + 1} has nothing to learn: those before it are right about all texts",
                 hint="give a smaller --count, or more --tokens",
@@ -244,7 +174,7 @@ class _Run:
             student,
             heads,
             texts,
-            self.held_out,
+            held_out,
             recipe,
             self.folder.work / f"training-{number + 1}.safetensors",
             _conditions(inputs, self.corpus, number, heads),
