@@ -88,9 +88,10 @@ def test_a_greedy_part_behind_a_sampled_one_takes_the_most_probable_token_from_i
         Given((9,)),
         Written(4, frozenset(), 0.0, True),
     ]
-    for text in written(target, script, length=20):
-        if len(text) == 10:
-            assert text.tokens[6:].tolist() == own_greedy(target.model, text.tokens[:6].tolist(), 4)
+    texts = [text for text in written(target, script, length=20) if len(text) == 10]
+    assert len(texts) >= 8  # one of each row at least
+    for text in texts:
+        assert text.tokens[6:].tolist() == own_greedy(target.model, text.tokens[:6].tolist(), 4)
 
 
 def test_given_parts_stand_where_they_should_and_limits_hold():
