@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 
 import pytest
@@ -10,10 +11,10 @@ import torch
 from distilling import from_start, heads_of, target_of, written
 from sequoia_cli.distill import training as module
 from sequoia_cli.distill.batches import collate
-from sequoia_cli.distill.checkpoint import load_checkpoint
+from sequoia_cli.distill.checkpoint import Evaluation, load_checkpoint
 from sequoia_cli.distill.objective import hits
 from sequoia_cli.distill.students import Design, new_student
-from sequoia_cli.distill.training import Evaluation, Recipe, Training
+from sequoia_cli.distill.training import Recipe, Training
 from sequoia_cli.engine.loading import tensors
 from sequoia_cli.errors import BadInput, SequoiaError
 
@@ -129,7 +130,7 @@ def test_the_best_by_held_out_texts_is_kept_and_not_the_last(training, monkeypat
     def counted_hits(student, batch, heads, depths):
         rate = next(counted)
         seen[rate] = weights(run)
-        return torch.tensor([[10.0, 10 * rate, 0.0]]).expand(depths, 3)
+        return torch.tensor([[10, round(10 * rate), 0]]).expand(depths, 3)
 
     monkeypatch.setattr(module, "hits", counted_hits)
     run.held_out = run.held_out[:1]
@@ -140,7 +141,9 @@ def test_the_best_by_held_out_texts_is_kept_and_not_the_last(training, monkeypat
 
 
 def test_an_evaluation_is_worth_the_tokens_of_a_step_along_a_chain():
-    assert Evaluation(1, 0.5, ((0.5, 0.2), (0.4, 0.1), (0.25, 0.0))).value == 1 + 0.5 + 0.2 + 0.05
+    found = Evaluation(1, 0.5, (20, 10, 8), ((10, 4), (4, 1), (2, 0)))
+    assert found.p == ((0.5, 0.2), (0.4, 0.1), (0.25, 0.0))
+    assert found.value == 1 + 0.5 + 0.2 + 0.05
 
 
 # --- it goes on
@@ -179,13 +182,94 @@ def test_a_killed_training_goes_on_from_its_last_evaluation(training, tmp_path):
     assert again.step == again.history[-1].step
 
 
-def test_other_conditions_begin_anew(training, tmp_path):
+def results(training):
+    return [(entry.step, entry.trials, entry.hits) for entry in training.history]
+
+
+def interrupting(function, call):
+    """The function, with a keyboard interrupt in place of its n-th call."""
+    calls = itertools.count(1)
+
+    def called(*arguments, **options):
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return function(*arguments, **options)
+
+    return called
+
+
+def test_an_evaluation_that_was_interrupted_is_made_up_for_the_last_one_too(training, tmp_path, monkeypatch):
     path = tmp_path / "t.safetensors"
-    training(checkpoint=path, conditions={"seed": 0}).run()
-    again = training(checkpoint=path, conditions={"seed": 1})
-    assert (again.step, again.history) == (0, [])
-    fresh = training()
-    assert equal(weights(again), weights(fresh))
+    whole = training()
+    whole.run()
+    looks = len(whole.history)
+    groups = len(module.batched(whole.held_out, RECIPE.batch_tokens, 0))
+    for look in (1, looks):
+        path.unlink(missing_ok=True)
+        run = training(checkpoint=path)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "hits", interrupting(hits, look * groups))
+            with pytest.raises(KeyboardInterrupt):
+                run.run()
+        again = training(checkpoint=path)
+        assert again.step == whole.history[look - 1].step
+        assert len(again.history) == look - 1
+        again.run()
+        assert results(again) == results(whole)
+        assert [entry.loss for entry in again.history] == [entry.loss for entry in whole.history]
+        assert equal(weights(again), weights(whole))
+        assert results(training(checkpoint=path)) == results(whole)  # on the disk too
+
+
+@pytest.mark.parametrize("where", ["first optimiser", "second optimiser", "weights"])
+def test_a_step_that_was_interrupted_is_not_taken_twice(training, tmp_path, monkeypatch, where):
+    path, step = tmp_path / "t.safetensors", 7
+    whole = training()
+    whole.run()
+    right = module.optimisers_for
+
+    def optimisers(*arguments):
+        found = right(*arguments)
+        assert len(found) == 2
+        one = found[where == "second optimiser"]
+        one.step = interrupting(one.step, step)
+        return found
+
+    run = None
+    with monkeypatch.context() as patch:
+        if where == "weights":
+            patch.setattr(Training, "_put", interrupting(Training._put, step))
+        else:
+            patch.setattr(module, "optimisers_for", optimisers)
+        run = training(checkpoint=path)
+        with pytest.raises(KeyboardInterrupt):
+            run.run()
+    again = training(checkpoint=path)
+    assert again.step == run.history[-1].step < step
+    again.run()
+    assert equal(weights(again), weights(whole))
+    assert results(again) == results(whole)
+
+
+def test_an_interrupt_before_the_first_step_leaves_nothing_to_go_on_from(training, tmp_path, monkeypatch):
+    path = tmp_path / "t.safetensors"
+    monkeypatch.setattr(module, "divergence", interrupting(module.divergence, 1))
+    with pytest.raises(KeyboardInterrupt):
+        training(checkpoint=path).run()
+    assert not path.exists()
+
+
+def test_a_training_under_other_conditions_is_refused_by_what_differs(training, tmp_path):
+    path = tmp_path / "t.safetensors"
+    training(checkpoint=path, conditions={"seed": 0, "same": [1], "config": {"a": "b" * 99}}).run()
+    before = path.read_bytes()
+    with pytest.raises(BadInput, match="holds a training under other conditions") as caught:
+        training(checkpoint=path, conditions={"seed": 1, "same": (1,), "config": None})
+    assert "seed 0 there, 1 now; config" in caught.value.message
+    assert "same" not in caught.value.message
+    assert len(caught.value.message) < len(str(path)) + 150
+    assert "--force to begin anew" in caught.value.hint
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-9], lambda raw: b"nonsense"])

@@ -31,6 +31,8 @@ class Batch:
 
 def batched(texts: Sequence[Text], tokens: int, seed: int) -> list[list[int]]:
     """Indices of all texts in batches of at most `tokens` with padding, or one text; `seed` orders them."""
+    if not texts:
+        return []
     chance = random.Random(seed)
     order = chance.sample(range(len(texts)), len(texts))
     mean = sum(map(len, texts)) / len(texts)
