@@ -2,13 +2,25 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import nn
 
-from distilling import written
+from distilling import heads_of, written
 from folders import pair, save
 from models import SUPPORTED, tiny_model, tiny_tokenizer
 from sequoia_cli.core.tree import chain
 from sequoia_cli.distill import students
-from sequoia_cli.distill.students import Design, Kept, new_student, own_head, resumed_student
+from sequoia_cli.distill.batches import collate
+from sequoia_cli.distill.objective import divergence
+from sequoia_cli.distill.students import (
+    Design,
+    Kept,
+    new_student,
+    own_head,
+    require_design,
+    resumed_student,
+)
+from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.head import output_head
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.loading.vocabulary import write_vocabulary
@@ -67,8 +79,6 @@ def test_the_folder_holds_what_was_trained(family, kind, tmp_path):
 def test_neither_embedding_nor_head_of_the_target_is_in_the_folder(kind, tmp_path):
     target = LanguageModel(tiny_model("llama"))
     kept_of(target, kind).save(tmp_path / "d", "t", tiny_tokenizer(64))
-    from safetensors.torch import load_file
-
     weights = load_file(tmp_path / "d" / "model.safetensors")
     assert not any("embed" in name or "lm_head" in name for name in weights)
     assert not (tmp_path / "d" / "tokenizer.json").exists()
@@ -104,30 +114,125 @@ def test_a_loaded_draft_is_trained_further_but_for_what_is_its_targets(kind, tmp
     found = pair(name, str(tmp_path / "d"))
     target = LanguageModel(found.target)
     draft = make_draft(found.drafts[0], target)
-    student = resumed_student(draft, 2)
+    student = resumed_student(draft, target, 2)
     trained = [p for p in student.model.parameters() if p.requires_grad]
     assert trained
     theirs = {id(parameter) for parameter in found.target.parameters()}
     assert not any(parameter.requires_grad for parameter in found.target.parameters())
     assert not theirs & {id(parameter) for parameter in trained}
     whole = output_head(target, "the target")
-    assert own_head(draft, whole) is whole
+    assert own_head(draft, target, whole) is whole
 
 
-def test_a_draft_with_ends_of_its_own_keeps_them_and_is_refused_once_its_head_was_cut(tmp_path):
-    name, other = save(tmp_path / "t", "llama"), save(tmp_path / "o", "gpt2", seed=4)
+@pytest.mark.parametrize("family", ["llama", "phi", "gpt2"])
+@pytest.mark.parametrize("kind", students.KINDS)
+def test_a_loaded_draft_whose_head_was_cut_has_a_whole_one_again(family, kind, tmp_path):
+    name = save(tmp_path / "t", family)
+    kept = kept_of(LanguageModel(tiny_model(family)), kind)
+    kept.save(tmp_path / "d", "t", tiny_tokenizer(64))
+    write_vocabulary(tmp_path / "d", IDS.tolist(), {})
+    found = pair(name, str(tmp_path / "d"))
+    target = LanguageModel(found.target)
+    draft, whole = make_draft(found.drafts[0], target), output_head(target, "the target")
+    own = own_head(draft, target, whole)
+    assert own is whole
+    again = Kept(resumed_student(draft, target, 2), own, target)
+    text = written(target, rows=1, length=12, seed=2)[0]
+    others = torch.tensor([0, 2, 9, 62])
+    for ids in (None, IDS, others):
+        assert torch.allclose(levels(again.draft(ids), text), levels(kept.draft(ids), text), atol=1e-5)
+    again.save(tmp_path / "again", "t", tiny_tokenizer(64))
+    assert torch.allclose(
+        levels(loaded(name, tmp_path / "again"), text), levels(kept.draft(None), text), atol=1e-5
+    )
+    # The draft that was loaded is as it was.
+    assert levels(draft, text).shape[1] == len(IDS)
+
+
+@pytest.mark.parametrize("rows", [60, 64, 72])
+def test_a_draft_with_ends_of_its_own_keeps_them_and_is_refused_once_its_head_was_cut(rows, tmp_path):
+    name, other = save(tmp_path / "t", "llama"), save(tmp_path / "o", "gpt2", rows, seed=4)
     found = pair(name, other)
     target = LanguageModel(found.target)
     whole, draft = output_head(target, "the target"), make_draft(found.drafts[0], target)
-    own = own_head(draft, whole)
+    own = own_head(draft, target, whole)
     assert torch.equal(own.weight, found.drafts[0].model.get_output_embeddings().weight)
-    kept = Kept(resumed_student(draft, 1), own, target)
+    kept = Kept(resumed_student(draft, target, 1), own, target)
     kept.save(tmp_path / "d", "t", tiny_tokenizer(64))
     text = written(target, rows=1, length=12)[0]
-    assert torch.allclose(levels(loaded(name, tmp_path / "d"), text), levels(draft, text), atol=1e-6)
-    write_vocabulary(tmp_path / "d", IDS.tolist(), {})
+    expected = levels(draft, text)
+    assert expected.shape[1] == min(rows, 64)
+    assert torch.allclose(levels(loaded(name, tmp_path / "d"), text), expected, atol=1e-6)
+    few = IDS[:-1]
+    cut = expected[:, few] / expected[:, few].sum(-1, keepdim=True)
+    assert torch.allclose(levels(kept.draft(few), text), cut, atol=1e-5)
+    write_vocabulary(tmp_path / "d", few.tolist(), {})
     with pytest.raises(BadInput, match="is its own and was cut already"):
-        own_head(loaded(name, tmp_path / "d"), whole)
+        own_head(loaded(name, tmp_path / "d"), target, whole)
+
+
+def test_a_head_like_the_targets_but_for_its_bias_is_the_drafts_own():
+    target = LanguageModel(tiny_model("phi"))
+    other = tiny_model("phi")
+    whole = output_head(target, "the target")
+    assert own_head(IndependentDraft(LanguageModel(other), 64), target, whole) is whole
+    other.lm_head.bias.data += 1
+    own = own_head(IndependentDraft(LanguageModel(other), 64), target, whole)
+    assert own is not whole
+    assert own.bias is other.lm_head.bias
+
+
+# --- float16
+
+
+def test_half_precision_is_trained_in_float32_and_written_as_it_is_run(tmp_path):
+    for kind in students.KINDS:
+        target = LanguageModel(tiny_model("llama").half())
+        kept, text = kept_of(target, kind), written(target, rows=1, length=12, seed=2)[0]
+        assert {p.dtype for p in kept.student.model.parameters()} == {torch.float32}
+        kept.save(tmp_path / kind, "t", tiny_tokenizer(64))
+        weights = load_file(tmp_path / kind / "model.safetensors")
+        assert {value.dtype for value in weights.values()} == {torch.float16}
+        assert not any("embed" in name or "lm_head" in name for name in weights)
+        draft = kept.draft(IDS)
+        proposed = levels(draft, text)
+        save(tmp_path / f"target-{kind}", "llama")
+        found = pair(str(tmp_path / f"target-{kind}"), str(tmp_path / kind), dtype=torch.float16)
+        there = LanguageModel(found.target)
+        again = make_draft(found.drafts[0], there)
+        columns = levels(again, text)[:, IDS]
+        assert torch.allclose(proposed, columns / columns.sum(-1, keepdim=True), atol=1e-3)
+        # Gone on with, it is float32 once more, and the draft that was loaded is not.
+        student = resumed_student(again, there, 2)
+        assert {p.dtype for p in student.model.parameters()} == {torch.float32}
+        inner = again.model if kind == "feature" else again.model.model
+        assert {p.dtype for p in inner.parameters()} == {torch.float16}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", students.KINDS)
+def test_other_dtypes_are_trained_as_they_are(kind, dtype):
+    kept = kept_of(LanguageModel(tiny_model("llama").to(dtype)), kind)
+    assert {p.dtype for p in kept.student.model.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize("kind", students.KINDS)
+def test_small_gradients_of_a_half_precision_target_are_not_lost(kind):
+    """The slope of a loss that is far below the range of float16 still reaches every weight."""
+    target = LanguageModel(tiny_model("llama").half())
+    texts = written(target, rows=4, length=12)
+    heads, batch = heads_of(target), collate(texts, torch.device("cpu"))
+
+    def slopes(factor):
+        student = new_student(target, heads.full, Design(kind, 1, 2), texts, 0)
+        (divergence(student, batch, heads) * factor).backward()
+        return {n: p.grad for n, p in student.model.named_parameters() if p.requires_grad}
+
+    small, whole = slopes(2.0**-20), slopes(1.0)
+    assert small
+    for name, slope in small.items():
+        assert torch.allclose(slope * 2**20, whole[name], rtol=1e-4, atol=1e-7)
+        assert whole[name].abs().max() > 0
 
 
 @pytest.mark.parametrize("kind", students.KINDS)
@@ -146,8 +251,71 @@ def test_a_full_disk_is_told_in_words(kind, tmp_path, monkeypatch):
     assert "the same command goes on" in caught.value.hint
 
 
-def test_a_config_whose_family_scales_its_logits_otherwise_is_refused():
+# --- designs that a target does not lend itself to
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "line"),
+    [
+        ("llama", ("cohere", {"logit_scale": 0.5}), "does not scale or cap its logits as the target does"),
+        ("llama", ("phi", {}), "family phi has a bias, and the target's has none"),
+        ("phi", ("llama", {}), "family llama has no bias, and the target's has one"),
+    ],
+)
+def test_a_config_whose_head_cannot_be_the_targets_is_refused_before_a_draft_is_made(
+    family, config, line, monkeypatch
+):
+    target = LanguageModel(tiny_model(family))
+    name, options = config
+    design = Design(students.INDEPENDENT, config=tiny_model(name, **options).config)
+    monkeypatch.setattr(students, "from_config", None)
+    for make in (require_design, lambda *given: new_student(*given, (), 0)):
+        with pytest.raises(BadInput, match=line) as caught:
+            make(target, output_head(target, "the target"), design)
+        assert "of the target's own family" in caught.value.hint
+
+
+@pytest.mark.parametrize("family", SUPPORTED)
+def test_a_config_of_the_targets_own_family_is_taken_and_loads_again(family, tmp_path):
+    target = LanguageModel(tiny_model(family))
+    head = output_head(target, "the target")
+    config = tiny_model(family, pad_token_id=63, eos_token_id=62).config
+    student = new_student(target, head, Design(students.INDEPENDENT, config=config), (), 0)
+    Kept(student, head, target).save(tmp_path / "d", "t", tiny_tokenizer(64))
+    loaded(save(tmp_path / "t", family), tmp_path / "d")
+
+
+@pytest.mark.parametrize("config", [None, "llama"])
+def test_whether_a_design_fits_is_seen_without_making_a_draft(config, monkeypatch):
+    """No layer of the draft's is made for it but one, and no row of embedding or head but a few."""
+    target = LanguageModel(tiny_model("llama", 4096, num_hidden_layers=4))
+    small = tiny_model("llama", 4096, num_hidden_layers=3).config if config else None
+    made = []
+    empty = nn.Module.register_parameter
+
+    def register(module, name, parameter):
+        if parameter is not None and not parameter.is_meta:
+            made.append(parameter.numel())
+        empty(module, name, parameter)
+
+    head = output_head(target, "the target")
+    monkeypatch.setattr(nn.Module, "register_parameter", register)
+    require_design(target, head, Design(students.INDEPENDENT, 3, config=small))
+    assert max(made, default=0) <= 64 * 64
+    assert len(made) <= 14
+
+
+@pytest.mark.parametrize("config", [None, "llama"])
+@pytest.mark.parametrize("kind", students.KINDS)
+def test_a_new_draft_leaves_torchs_own_generator_as_it_was(kind, config):
     target = LanguageModel(tiny_model("llama"))
-    design = Design(students.INDEPENDENT, config=tiny_model("cohere", logit_scale=0.5).config)
-    with pytest.raises(BadInput, match="does not scale or cap its logits as the target does"):
-        new_student(target, output_head(target, "the target"), design, (), 0)
+    texts, head = written(target, rows=2, length=12), output_head(target, "the target")
+    design = Design(kind, config=tiny_model("llama").config if config else None)
+    before = torch.get_rng_state()
+    made = [new_student(target, head, design, texts, seed).model.state_dict() for seed in (1, 1, 2)]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+    other = any(not torch.equal(made[0][name], made[2][name]) for name in made[0])
+    assert other == (
+        kind == "feature" or config is not None
+    )  # first layers are the target's, whatever the seed

@@ -19,11 +19,13 @@ from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_o
 from sequoia_cli.cli.distill_report import provenance, show_draft
 from sequoia_cli.cli.distill_texts import scripts_for, split, written
 from sequoia_cli.core.artifact import render, write_atomically
-from sequoia_cli.errors import BadInput
+from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
 from sequoia_cli.measure.prompts import load_prompts
 
 if TYPE_CHECKING:
-    from sequoia_cli.distill.corpus import Corpus, Text
+    from torch import Tensor
+
+    from sequoia_cli.distill.corpus import Text, Texts
     from sequoia_cli.distill.objective import Heads
     from sequoia_cli.distill.students import Kept
     from sequoia_cli.distill.training import Progress, Training
@@ -38,7 +40,9 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
     from sequoia_cli.measure.session import open_session, plain_name
 
     folder = DraftFolder(
-        Path(inputs.output or f"drafts/{plain_name(inputs.target)}-draft"), force=inputs.force
+        Path(inputs.output or f"drafts/{plain_name(inputs.target)}-draft"),
+        force=inputs.force,
+        corpus=inputs.corpus,
     )
     prompts = (
         load_prompts(inputs.dataset, limit=inputs.limit, column=inputs.column) if inputs.dataset else None
@@ -53,13 +57,14 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         announce=say.note,
     )
     head = output_head(session.target, f"target '{inputs.target}'")
-    size = inputs.trained_vocabulary(session.target.vocabulary)
-    _require_fit(session, inputs, prompts, head)
+    own = _require_fit(session, inputs, head)
+    scripts = scripts_for(session, inputs, prompts, say)
+    size = inputs.trained_vocabulary(_common(session, own))
     folder.begin()
     with _kept(folder.work, say):
-        corpus = written(session, inputs, prompts, folder.work, say)
+        corpus = written(session, inputs, prompts, scripts, folder.work, say)
         held_out, texts = split(corpus.texts())
-        run = _Run(session, inputs, head, corpus, tuple(texts), tuple(held_out), folder, say)
+        run = _Run(session, inputs, head, own, corpus, tuple(texts), tuple(held_out), folder, say)
         finished, documents = {}, []
         for number in range(inputs.count):
             name = str(number + 1) if inputs.count > 1 else ""
@@ -73,15 +78,24 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         typer.echo(render(documents[0] if len(documents) == 1 else {"drafts": documents}, "json"), nl=False)
 
 
-def _require_fit(session: Session, inputs: Inputs, prompts: Any, head: OutputHead) -> None:
-    """Raise `BadInput` for texts or a draft that cannot be made, before anything is written."""
-    from sequoia_cli.distill.students import INDEPENDENT, Design, new_student, own_head
+def _require_fit(session: Session, inputs: Inputs, head: OutputHead) -> OutputHead:
+    """The output head that the draft has for all its ids; `head` is the target's.
 
+    Raises `BadInput` for a draft that cannot be made, before anything is written.
+    """
+    from sequoia_cli.distill.students import Design, own_head, require_design
+
+    own = head
     if session.drafts:
-        own_head(session.drafts[0], head)
-    elif inputs.kind == INDEPENDENT:
-        new_student(session.target, head, Design(inputs.kind, inputs.layers, 1, inputs.config), (), 0)
-    next(scripts_for(session, inputs, prompts, 0))
+        own = own_head(session.drafts[0], session.target, head)
+    else:
+        require_design(session.target, head, Design(inputs.kind, inputs.layers, 1, inputs.config))
+    return own
+
+
+def _common(session: Session, own: OutputHead) -> int:
+    """Ids that the target shares with a draft of this head: either may be padded."""
+    return min(session.target.vocabulary, len(own.weight))
 
 
 @contextmanager
@@ -89,8 +103,13 @@ def _kept(work: Path, say: Commentary) -> Iterator[None]:
     """An interruption or a failure says that the same command goes on."""
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         say.note(f"what was done is kept in {work}; the same command goes on from there")
+        if message := out_of_memory(error):
+            raise SequoiaError(
+                message,
+                hint="a smaller --rows or --length needs less to write texts, a smaller --batch-tokens to train",
+            ) from None
         raise
 
 
@@ -100,8 +119,9 @@ class _Run:
 
     session: Session
     inputs: Inputs
-    head: OutputHead
-    corpus: Corpus
+    head: OutputHead  # of the target
+    own: OutputHead  # of the drafts, which mostly is the same
+    corpus: Texts
     texts: tuple[Text, ...]
     held_out: tuple[Text, ...]
     folder: DraftFolder
@@ -114,21 +134,20 @@ class _Run:
     def draft(self, context: typer.Context, number: int, size: int | None) -> tuple[Path, dict[str, Any]]:
         """Train draft `number`, measure it and write its folder; returns that and what was found."""
         from sequoia_cli.distill.objective import Heads, missed
-        from sequoia_cli.distill.students import Design, Kept, new_student, own_head, resumed_student
+        from sequoia_cli.distill.students import Design, Kept, new_student, resumed_student
         from sequoia_cli.engine.loading.vocabulary import write_vocabulary
         from sequoia_cli.measure.session import plain_name
 
         inputs, session = self.inputs, self.session
-        own = self.head
         if session.drafts:
-            student = resumed_student(session.drafts[0], inputs.passes)
-            own = own_head(session.drafts[0], self.head)
+            student = resumed_student(session.drafts[0], session.target, inputs.passes)
         else:
             design = Design(inputs.kind, inputs.layers, inputs.passes, inputs.config)
             student = new_student(session.target, self.head, design, self.texts, inputs.seed + number)
         ids = self._ids(size).ids
-        target = self.head.only(ids)
-        heads = Heads(ids, target if own is self.head else own.only(ids), target, self.head)
+        target = self._only(self.head, ids)
+        own = target if self.own is self.head else self._only(self.own, ids)
+        heads = Heads(ids, own, target, self.head)
         training = self._train(student, heads, number)
         if number + 1 < inputs.count:
             texts, held_out = (
@@ -136,8 +155,9 @@ class _Run:
                 for texts in self._left
             )
             self._left = texts, held_out
-        kept = Kept(student, own, session.target)
-        sizes = inputs.candidates(session.target.vocabulary)
+        kept = Kept(student, self.own, session.target)
+        common = _common(session, self.own)
+        sizes = inputs.candidates(common)
         choices = {len(found.ids): found for found in map(self._ids, sizes)}
         found = self._look(kept, choices)
         best = max(found, key=lambda outlook: outlook.speedup)
@@ -145,7 +165,7 @@ class _Run:
         shutil.rmtree(place, ignore_errors=True)
         kept.save(place, plain_name(inputs.target), session.tokenizer)
         chosen = choices[best.ids]
-        if best.ids < session.target.vocabulary:
+        if best.ids < common:
             counted = {"coverage": round(chosen.coverage, 6), "counted_on": self.corpus.digest}
             write_vocabulary(place, chosen.ids.tolist(), counted)
         document = provenance(context, session, self.corpus, training, found, best)
@@ -156,8 +176,13 @@ class _Run:
     def _ids(self, size: int | None) -> Vocabulary:
         from sequoia_cli.distill.vocabulary import most_frequent
 
-        found = most_frequent(self.texts, size, self.session.target.vocabulary)
+        found = most_frequent(self.texts, size, _common(self.session, self.own))
         return found._replace(ids=found.ids.to(self.head.weight.device))
+
+    @staticmethod
+    def _only(head: OutputHead, ids: Tensor) -> OutputHead:
+        """The head for these rising ids: itself, not a copy, where they are all that it has."""
+        return head.only(ids if len(ids) < len(head.weight) else None)
 
     def _train(self, student: Any, heads: Heads, number: int) -> Training:
         from sequoia_cli.distill.training import Recipe, Training
@@ -204,7 +229,7 @@ class _Run:
 
     def _look(self, kept: Kept, choices: Mapping[int, Vocabulary]) -> list[Outlook]:
         session, say = self.session, self.say
-        whole = session.target.vocabulary
+        whole = _common(session, self.own)
         drafts = {size: kept.draft(None if size == whole else found.ids) for size, found in choices.items()}
         prompts = prompts_of(self.held_out)
         with say.progress() as bar:
@@ -219,7 +244,7 @@ class _Run:
             )
 
 
-def _conditions(inputs: Inputs, corpus: Corpus, number: int, heads: Heads) -> dict[str, Any]:
+def _conditions(inputs: Inputs, corpus: Texts, number: int, heads: Heads) -> dict[str, Any]:
     """What a training that was interrupted must agree on to be gone on with; not the learning rate."""
     names = ("kind", "layers", "passes", "start", "count", "epochs", "batch_tokens", "seed")
     return {

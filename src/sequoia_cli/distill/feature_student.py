@@ -25,9 +25,10 @@ class FeatureStudent:
 
     def predictions(self, batch: Batch, passes: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Of each pass, the states where a token of an answer follows, from the pass's own number on."""
+        dtype = self.model.join.weight.dtype  # may be wider than the target's
         with torch.no_grad():
-            embedded = self.embedding(batch.tokens)
-        before = _shifted(batch.hidden)
+            embedded = self.embedding(batch.tokens).to(dtype)
+        before = _shifted(batch.hidden.to(dtype))
         rotation = self.model.rotation(torch.arange(batch.tokens.shape[1], device=embedded.device))
         past: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.model.layers]
         for number in range(self.passes if passes is None else passes):
@@ -58,6 +59,8 @@ def _attend(queries: Tensor, passes: list[tuple[Tensor, Tensor]]) -> Tensor:
     if len(passes) == 1:
         return scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=group > 1)
     below, length = len(passes) - 1, queries.shape[2]
+    # Scaled before the products, which might leave the range of a narrow dtype.
+    queries = queries * queries.shape[-1] ** -0.5
     queries = queries.unflatten(1, (-1, group))  # (texts, kv heads, group, tokens, head width)
     seen = torch.ones(length, length, dtype=torch.bool, device=queries.device).tril_(-below)
     scores = torch.matmul(queries, keys[:, :, None].transpose(-1, -2))
@@ -68,7 +71,7 @@ def _attend(queries: Tensor, passes: list[tuple[Tensor, Tensor]]) -> Tensor:
         if number
     ]
     scores = torch.cat((scores, *((queries * k[:, :, None]).sum(-1, keepdim=True) for k, _ in own)), -1)
-    weights = (scores * queries.shape[-1] ** -0.5).softmax(-1)
+    weights = scores.softmax(-1)
     taken = torch.matmul(weights[..., :length], values[:, :, None])
     for number, (_, value) in enumerate(own):
         taken = taken + weights[..., length + number, None] * value[:, :, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 
 import torch
@@ -10,77 +11,140 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sequoia_cli.distill.batches import Batch
+from sequoia_cli.engine.loading.foreign import refusing
 from sequoia_cli.engine.loading.sharing import share_ends
 from sequoia_cli.errors import BadInput
 
 
 class IndependentStudent:
-    """A causal model in training whose embedding and head are the target's and stay as they are.
+    """A causal model in training whose embedding and head stay as they are.
 
     It reads nothing but tokens, so what it proposes does not depend on the level: one pass is all.
     """
 
     passes = 1
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model
+    def __init__(self, model: PreTrainedModel, *, shares: bool = True) -> None:
+        """`shares` says whether embedding and head are the target's, and so no part of the draft."""
+        self.model, self.shares = model, shares
+        self._rows = model.get_input_embeddings().weight.shape[0]
+        # Nothing reads the logits, and those of a whole batch are most of a forward.
+        keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._options = {"logits_to_keep": 1} if keeps else {}
 
     def predictions(self, batch: Batch, passes: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The last hidden states where a token of an answer follows; the same for every pass."""
+        # Tokens that the draft has no embedding for become its last id, as when it is run.
+        tokens = batch.tokens.clamp(max=self._rows - 1)
         # Padding stands behind a text, where causal attention never looks.
-        output = self.model(input_ids=batch.tokens, use_cache=False, output_hidden_states=True)
+        output = self.model(input_ids=tokens, use_cache=False, output_hidden_states=True, **self._options)
         states = output.hidden_states[-1][batch.answer]
         for _ in range(passes or 1):
             yield states, batch.answer
 
 
+def require_layers(target: PreTrainedModel, layers: int) -> None:
+    """Raise `BadInput` for a target of no more layers, or one whose weights do not go by layer.
+
+    Looks at names alone: no weight is made.
+    """
+    config = target.config.get_text_config()
+    if layers >= config.num_hidden_layers:
+        raise BadInput(
+            f"a draft of {layers} layers is no smaller than its target, which has {config.num_hidden_layers}"
+        )
+    with torch.device("meta"):
+        skeleton = type(target)._from_config(_shortened(target.config, layers))
+    theirs = target.state_dict()
+    if missing := [name for name in skeleton.state_dict() if name not in theirs]:
+        raise BadInput(
+            f"the layers of family {config.model_type} cannot be taken apart: {missing[0]} is missing"
+        )
+
+
 def first_layers(target: PreTrainedModel, layers: int) -> PreTrainedModel:
     """A model of the target's first `layers` layers and its last norm, sharing embedding and head.
 
-    Raises `BadInput` for a target of fewer layers, or one whose weights do not go by layer.
+    Raises `BadInput` as `require_layers` does.
     """
-    config = copy.deepcopy(target.config)
-    text = config.get_text_config()
-    whole = text.num_hidden_layers
-    if layers >= whole:
-        raise BadInput(f"a draft of {layers} layers is no smaller than its target, which has {whole}")
-    for key, value in vars(text).items():
-        if isinstance(value, list) and len(value) == whole:
-            setattr(text, key, value[:layers])
-    text.num_hidden_layers = layers
-    model = _empty(target, config)
+    require_layers(target, layers)
+    model = _empty(target, _shortened(target.config, layers), 0)
     theirs = target.state_dict()
-    if missing := [name for name in model.state_dict() if name not in theirs]:
-        raise BadInput(
-            f"the layers of family {text.model_type} cannot be taken apart: {missing[0]} is missing"
-        )
     model.load_state_dict({name: theirs[name].clone() for name in model.state_dict()})
     share_ends(model, target)
     return model
 
 
-def from_config(target: PreTrainedModel, config: PreTrainedConfig) -> PreTrainedModel:
-    """A random model of `config` with the target's embedding and head. Raises `BadInput` for other shapes."""
+def from_config(target: PreTrainedModel, config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
+    """A random model of `config` with the target's embedding and head, the same for the same `seed`.
+
+    Raises `BadInput` for other shapes, and for a config that no model can be made of.
+    """
+    _require_shape(target, config)
+    model = _empty(target, config, seed)
+    share_ends(model, target)
+    return model
+
+
+def trial_of(target: PreTrainedModel, config: PreTrainedConfig) -> PreTrainedModel:
+    """A random float32 model of one layer of `config` and a few ids, on the CPU.
+
+    It shows what the family does behind its layers, at next to no cost. Raises `BadInput` as `from_config`.
+    """
+    _require_shape(target, config)
+    config = _shortened(config, 1)
+    text = config.get_text_config()
+    text.vocab_size = _TRIAL_IDS
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(text, key, None)
+    return _made(target, config, 0, torch.device("cpu")).float().eval()
+
+
+_TRIAL_IDS = 64
+
+
+def _require_shape(target: PreTrainedModel, config: PreTrainedConfig) -> None:
     mine, theirs = config.get_text_config(), target.config.get_text_config()
     if (mine.vocab_size, mine.hidden_size) != (theirs.vocab_size, theirs.hidden_size):
         raise BadInput(
             f"the draft's config has {mine.vocab_size} ids and width {mine.hidden_size}, and the target has "
             f"{theirs.vocab_size} ids and width {theirs.hidden_size}; the draft shares its embedding and head"
         )
-    model = _empty(target, config)
-    share_ends(model, target)
-    return model
 
 
-def _empty(target: PreTrainedModel, config: PreTrainedConfig) -> PreTrainedModel:
+def _shortened(config: PreTrainedConfig, layers: int) -> PreTrainedConfig:
+    """A copy of `config` for the first `layers` layers."""
+    config = copy.deepcopy(config)
+    text = config.get_text_config()
+    whole = text.num_hidden_layers
+    for key, value in vars(text).items():
+        if isinstance(value, list) and len(value) == whole:
+            setattr(text, key, value[:layers])
+    text.num_hidden_layers = layers
+    return config
+
+
+def _empty(target: PreTrainedModel, config: PreTrainedConfig, seed: int) -> PreTrainedModel:
+    return _made(target, config, seed, target.device).to(target.dtype).eval()
+
+
+def _made(
+    target: PreTrainedModel, config: PreTrainedConfig, seed: int, device: torch.device
+) -> PreTrainedModel:
+    """A model as transformers fills it, which draws from torch's own generators: these are put back."""
     from transformers import AutoModelForCausalLM
 
     same = type(config) is type(target.config)
     attention = target.config._attn_implementation
-    with torch.device(target.device):
-        model = (
+    forked = [device] if device.type == "cuda" else []
+    with (
+        refusing(f"no draft of family {config.model_type} can be made of its config"),
+        torch.random.fork_rng(devices=forked),
+        torch.device(device),
+    ):
+        torch.manual_seed(seed % (1 << 64))
+        return (
             type(target)._from_config(config, attn_implementation=attention)
             if same
             else AutoModelForCausalLM.from_config(config, attn_implementation=attention)
         )
-    return model.to(target.dtype).eval()

@@ -6,26 +6,34 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from sequoia_cli.distill.corpus import Text
 from sequoia_cli.distill.feature_student import FeatureStudent
-from sequoia_cli.distill.independent_student import IndependentStudent, first_layers, from_config
+from sequoia_cli.distill.independent_student import (
+    IndependentStudent,
+    first_layers,
+    from_config,
+    require_layers,
+    trial_of,
+)
 from sequoia_cli.engine.draft import Draft, IndependentDraft
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.feature_model import FeatureConfig, FeatureModel
 from sequoia_cli.engine.head import OutputHead, output_head
 from sequoia_cli.engine.loading.feature import save_feature
-from sequoia_cli.engine.loading.sharing import end_names
+from sequoia_cli.engine.loading.sharing import end_names, share_ends, share_whole_head
 from sequoia_cli.engine.loading.tensors import WITH_MORE_ROOM, save_tensors
 from sequoia_cli.engine.loading.vocabulary import cut_head
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput, SequoiaError
 
 FEATURE, INDEPENDENT = KINDS = ("feature", "independent")
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -44,25 +52,68 @@ class Design:
 def new_student(
     target: LanguageModel, head: OutputHead, design: Design, texts: Sequence[Text], seed: int
 ) -> FeatureStudent | IndependentStudent:
-    """A draft of this design before training. Raises `BadInput` where the target does not lend itself."""
-    torch.manual_seed(seed % (1 << 64))
+    """A draft of this design before training, the same for the same `seed`.
+
+    Raises `BadInput` as `require_design` does.
+    """
+    require_design(target, head, design)
+    dtype = _training_dtype(target)
     if design.kind == INDEPENDENT:
-        model = target.model
-        if not design.config:
-            return IndependentStudent(first_layers(model, design.layers))
-        small = from_config(model, design.config)
-        own = output_head(LanguageModel(small), "a model of the draft's config")
-        if (own.scale, own.cap) != (head.scale, head.cap):
-            raise BadInput(
-                f"a model of family {small.config.model_type} does not scale or cap its logits as the target "
-                "does, whose output head it would share",
-                hint="give a --config of the target's own family",
-            )
-        return IndependentStudent(small)
-    network = FeatureModel(feature_config(target, head, design.layers))
-    _initialise(network, texts)
-    network = network.to(target.device, target.dtype)
+        model = (
+            from_config(target.model, design.config, seed)
+            if design.config
+            else first_layers(target.model, design.layers)
+        )
+        return IndependentStudent(_in_dtype(model, dtype))
+    with torch.device("meta"):
+        network = FeatureModel(feature_config(target, head, design.layers))
+    network = network.to_empty(device="cpu")
+    _initialise(network, texts, torch.Generator().manual_seed(seed % (1 << 64)))
+    network = network.to(target.device, dtype)
     return FeatureStudent(network, target.model.get_input_embeddings(), design.passes)
+
+
+def require_design(target: LanguageModel, head: OutputHead, design: Design) -> None:
+    """Raise `BadInput` where the target, whose head is `head`, does not lend itself to such a draft.
+
+    The draft itself is not made for that.
+    """
+    if design.kind != INDEPENDENT:
+        return
+    if not design.config:
+        require_layers(target.model, design.layers)
+        return
+    trial = trial_of(target.model, design.config)
+    family, hint = trial.config.model_type, "give a --config of the target's own family"
+    own = output_head(LanguageModel(trial), "a model of the draft's config")
+    if (own.scale, own.cap) != (head.scale, head.cap):
+        raise BadInput(
+            f"a model of family {family} does not scale or cap its logits as the target does, whose output "
+            "head it would share",
+            hint=hint,
+        )
+    if (own.bias is None) != (head.bias is None):
+        which = (
+            "no bias, and the target's has one" if own.bias is None else "a bias, and the target's has none"
+        )
+        raise BadInput(
+            f"the output head of a model of family {family} has {which}: it cannot share that", hint=hint
+        )
+
+
+def _training_dtype(target: LanguageModel) -> torch.dtype:
+    """What a draft is trained in: the target's dtype, but float32 for float16.
+
+    Gradients of float16 are lost where they fall below its range, which bfloat16 has not.
+    """
+    return torch.float32 if target.dtype == torch.float16 else target.dtype
+
+
+def _in_dtype(network: M, dtype: torch.dtype) -> M:
+    """The network itself where it has that dtype, else a copy of it and all its weights."""
+    if next(network.parameters()).dtype == dtype:
+        return network
+    return copy.deepcopy(network).to(dtype)
 
 
 def feature_config(target: LanguageModel, head: OutputHead, layers: int) -> FeatureConfig:
@@ -83,68 +134,106 @@ def feature_config(target: LanguageModel, head: OutputHead, layers: int) -> Feat
 
 
 @torch.no_grad()
-def _initialise(network: FeatureModel, texts: Sequence[Text]) -> None:
+def _initialise(network: FeatureModel, texts: Sequence[Text], generator: torch.Generator) -> None:
     """Small random matrices; the last norm gives states of the size that the target's head is used to."""
-    for module in network.modules():
-        if isinstance(module, nn.Linear):
-            module.weight.normal_(0, 0.02)
+    for parameter in network.parameters():
+        if parameter.ndim == 2:
+            parameter.normal_(0, 0.02, generator=generator)
+        else:
+            parameter.fill_(1)
     sample = torch.cat([text.hidden[:256].float() for text in texts[:64]])
     network.norm.weight.copy_(sample.pow(2).mean(0).sqrt())
 
 
-def resumed_student(draft: Draft, passes: int) -> FeatureStudent | IndependentStudent:
-    """A draft that was loaded, to be trained further."""
+def resumed_student(draft: Draft, target: LanguageModel, passes: int) -> FeatureStudent | IndependentStudent:
+    """A draft that was loaded beside `target`, to be trained further.
+
+    A head that was cut to some ids, and that `own_head` accepts, is whole again: the target's.
+    """
+    dtype = _training_dtype(target)
     if isinstance(draft, FeatureDraft):
-        draft.model.requires_grad_(True)
-        return FeatureStudent(draft.model, draft.embedding, passes)
+        network = _in_dtype(draft.model, dtype).requires_grad_(True)
+        return FeatureStudent(network, draft.embedding, passes)
     assert isinstance(draft, IndependentDraft)
     model = draft.model.model
+    shares = _shares_embedding(model, target)
+    if draft.ids is not None:
+        model = _twin(model)
+        share_whole_head(model, target.model)
+    model = _in_dtype(model, dtype)
     model.requires_grad_(True)
     for end in (model.get_input_embeddings(), model.get_output_embeddings()):
         end.requires_grad_(False)
-    return IndependentStudent(model)
+    return IndependentStudent(model, shares=shares)
 
 
-def own_head(draft: Draft, target: OutputHead) -> OutputHead:
-    """The output head of a loaded draft for all ids: the target's, or its own where it brought one.
+def own_head(draft: Draft, target: LanguageModel, head: OutputHead) -> OutputHead:
+    """The output head of a loaded draft for all its ids: `head`, which is the target's, or its own.
 
-    Raises `BadInput` for one that was cut and is not the target's: the rows are gone.
+    A draft of its own embedding and head may have more ids than the target, or fewer. Raises `BadInput` for
+    a head of its own that was cut: the other rows are gone.
     """
     if isinstance(draft, FeatureDraft):
-        return target
+        return head
     assert isinstance(draft, IndependentDraft)
-    head = output_head(draft.model, "the draft")
-    ids = draft.ids if draft.ids is not None else torch.arange(len(head.weight), device=head.weight.device)
-    if head.weight.shape[1] == target.weight.shape[1] and torch.equal(head.weight, target.weight[ids]):
-        return target
-    if draft.ids is not None:
+    own = output_head(draft.model, "the draft")
+    if draft.ids is not None and not _shares_embedding(draft.model.model, target):
         raise BadInput(
             "the output head of this draft is its own and was cut already",
             hint="start from the draft as it was before",
         )
-    return head
+    return head if _equal(own, head.only(draft.ids)) else own
+
+
+def _shares_embedding(model: PreTrainedModel, target: LanguageModel) -> bool:
+    """Whether the embedding is the target's: with it the head is, and neither is in the draft's folder."""
+    mine, theirs = (each.get_input_embeddings().weight for each in (model, target.model))
+    return mine is theirs
+
+
+def _equal(first: OutputHead, second: OutputHead) -> bool:
+    """Whether two heads give the same logits for the same ids."""
+    pairs = ((first.weight, second.weight), (first.bias, second.bias))
+    return (first.scale, first.cap) == (second.scale, second.cap) and all(
+        mine is theirs or (mine is not None and theirs is not None and torch.equal(mine, theirs))
+        for mine, theirs in pairs
+    )
+
+
+def _twin(model: PreTrainedModel) -> PreTrainedModel:
+    """Modules of its own around the same weights."""
+    parts = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, parts)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A trained student, to be run and written down. `own` is its output head, for all ids."""
+    """A trained student, to be run and written down. `own` is its output head, for all its ids."""
 
     student: FeatureStudent | IndependentStudent
     own: OutputHead
     target: LanguageModel
 
     def draft(self, ids: Tensor | None) -> Draft:
-        """The draft with a head for these ids. Shares all weights with the student but those of the head."""
-        model, target = self.student.model, self.target
-        if isinstance(model, FeatureModel):
-            assert isinstance(self.student, FeatureStudent)
-            head = self.own.only(ids) if ids is not None else self.own
-            return FeatureDraft(model, self.student.embedding, head, target.context_limit, ids)
-        parts = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        twin = copy.deepcopy(model, parts)
+        """The draft with a head for these ids, None for all.
+
+        Shares all weights with the student but those of the head, where both have one dtype.
+        """
+        target, student = self.target, self.student
+        if isinstance(student, FeatureStudent):
+            network = _in_dtype(student.model, target.dtype)
+            return FeatureDraft(network, student.embedding, self.own.only(ids), target.context_limit, ids)
+        twin = _twin(self._independent(student))
         if ids is not None:
             cut_head(twin, ids)
         return IndependentDraft(LanguageModel(twin), target.vocabulary, ids)
+
+    def _independent(self, student: IndependentStudent) -> PreTrainedModel:
+        """The student's model in the target's dtype."""
+        model = _in_dtype(student.model, self.target.dtype)
+        if model is not student.model and student.shares:
+            share_ends(model, self.target.model)
+        return model
 
     def save(self, folder: Path, name: str, tokenizer: Any) -> None:
         """Write config and weights, without what is the target's; `name` is the target's.
@@ -158,15 +247,14 @@ class Kept:
 
     def _write(self, folder: Path, name: str, tokenizer: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        model = self.student.model
-        if isinstance(model, FeatureModel):
-            save_feature(folder, model, name, self.target.vocabulary)
+        student, target = self.student, self.target
+        if isinstance(student, FeatureStudent):
+            save_feature(folder, _in_dtype(student.model, target.dtype), name, target.vocabulary)
             return
+        model = self._independent(student)
         model.config.save_pretrained(folder)
-        theirs = self.target.model.get_input_embeddings().weight
-        shares = model.get_input_embeddings().weight is theirs
-        shared = end_names(model) if shares else frozenset()
-        if not shares:
+        shared = end_names(model) if student.shares else frozenset()
+        if not student.shares:
             tokenizer.save_pretrained(folder)
         weights = {key: value for key, value in model.state_dict().items() if key not in shared}
         save_tensors(folder / "model.safetensors", weights, {"format": "pt"})

@@ -20,18 +20,22 @@ class Vocabulary(NamedTuple):
 
 
 def most_frequent(texts: Sequence[Text], size: int | None, vocabulary: int) -> Vocabulary:
-    """The `size` most frequent ids of the answers' tokens, of the target's `vocabulary`; None keeps all.
+    """The `size` most frequent ids of the answers' tokens, of those below `vocabulary`; None keeps all.
 
-    Raises `BadInput` for a size below 2 or above the vocabulary.
+    Tokens above count as not covered. Raises `BadInput` for a size below 2 or above the vocabulary.
     """
     if size is None:
-        return Vocabulary(torch.arange(vocabulary), 1.0)
-    if not 2 <= size <= vocabulary:
-        raise BadInput(f"--draft-vocab is {size}; expected 2 to {vocabulary}, the ids that the target has")
-    counts = torch.zeros(vocabulary, dtype=torch.long)
+        size = vocabulary
+    elif not 2 <= size <= vocabulary:
+        raise BadInput(
+            f"--draft-vocab is {size}; expected 2 to {vocabulary}, the ids that target and draft share"
+        )
+    counts, total = torch.zeros(vocabulary, dtype=torch.long), 0
     for text in texts:
         tokens = text.tokens[text.answer].long()
+        total += len(tokens)
+        tokens = tokens[tokens < vocabulary]
         counts.index_add_(0, tokens, torch.ones_like(tokens))
     # Of ids that are equally frequent the lower ones: they are usually the older merges.
     ids = counts.sort(descending=True, stable=True).indices[:size].sort().values
-    return Vocabulary(ids, float(counts[ids].sum() / counts.sum().clamp(min=1)))
+    return Vocabulary(ids, float(counts[ids].sum()) / max(total, 1))

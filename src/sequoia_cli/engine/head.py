@@ -22,14 +22,16 @@ class OutputHead:
     cap: float | None = None
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits (..., ids) of (..., width) hidden states."""
-        logits = linear(hidden, self.weight, self.bias)
+        """Logits (..., ids) of (..., width) hidden states, in the head's dtype whatever theirs is."""
+        logits = linear(hidden.to(self.weight.dtype), self.weight, self.bias)
         if self.scale != 1:
             logits = logits * self.scale
         return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
 
-    def only(self, ids: Tensor) -> OutputHead:
-        """The head for `ids` alone, in their order, as a copy."""
+    def only(self, ids: Tensor | None) -> OutputHead:
+        """The head for `ids` alone, in their order, as a copy; None is for all of them: the head itself."""
+        if ids is None:
+            return self
         bias = self.bias[ids] if self.bias is not None else None
         return replace(self, weight=self.weight[ids].contiguous(), bias=bias)
 

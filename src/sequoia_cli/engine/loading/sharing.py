@@ -68,6 +68,17 @@ def share_ends(model: PreTrainedModel, target: PreTrainedModel) -> None:
             setattr(mine, name, parameter)
 
 
+def share_whole_head(model: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Give a model whose head was cut to some ids a whole one again: the target's."""
+    small, theirs = _ends(model)[1], _ends(target)[1]
+    assert isinstance(small, nn.Linear)
+    assert theirs is not None
+    rows, width = _shape(theirs)
+    whole = nn.Linear(width, rows, bias=small.bias is not None, device="meta")
+    model.set_output_embeddings(whole)
+    share_ends(model, target)
+
+
 def end_names(model: PreTrainedModel) -> frozenset[str]:
     """Names of the embedding's and the head's parameters, which a draft that shares them leaves out."""
     names = {module: name for name, module in model.named_modules()}
