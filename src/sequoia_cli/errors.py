@@ -17,6 +17,21 @@ class SequoiaError(Exception):
         self.hint = hint
 
 
+def out_of_memory(error: BaseException) -> str | None:
+    """What to say where memory ran out, None for any other error.
+
+    Torch says so in a `RuntimeError` of its own, or in its text.
+    """
+    if not (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    ):
+        return None
+    first = (str(error).strip().splitlines() or [""])[0][:160]
+    return f"out of memory: {first}"
+
+
 class BadInput(SequoiaError):
     """A wrong option value or a file that cannot be used as it is."""
 

@@ -9,7 +9,7 @@ from distilling import heads_of, written
 from folders import pair, save
 from models import SUPPORTED, tiny_model, tiny_tokenizer
 from sequoia_cli.core.tree import chain
-from sequoia_cli.distill import students
+from sequoia_cli.distill import INDEPENDENT, KINDS, students
 from sequoia_cli.distill.batches import collate
 from sequoia_cli.distill.objective import divergence
 from sequoia_cli.distill.students import (
@@ -58,7 +58,7 @@ def loaded(target, folder):
     return make_draft(found.drafts[0], LanguageModel(found.target))
 
 
-@pytest.mark.parametrize("kind", students.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", SUPPORTED)
 def test_the_folder_holds_what_was_trained(family, kind, tmp_path):
     name = save(tmp_path / "t", family)
@@ -75,7 +75,7 @@ def test_the_folder_holds_what_was_trained(family, kind, tmp_path):
     assert torch.allclose(levels(loaded(name, tmp_path / "d"), text), cut, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", students.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_neither_embedding_nor_head_of_the_target_is_in_the_folder(kind, tmp_path):
     target = LanguageModel(tiny_model("llama"))
     kept_of(target, kind).save(tmp_path / "d", "t", tiny_tokenizer(64))
@@ -84,7 +84,7 @@ def test_neither_embedding_nor_head_of_the_target_is_in_the_folder(kind, tmp_pat
     assert not (tmp_path / "d" / "tokenizer.json").exists()
 
 
-@pytest.mark.parametrize("kind", students.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_cut_draft_shares_the_weights_of_its_student_which_keeps_its_whole_head(kind):
     target = LanguageModel(tiny_model("llama"))
     kept = kept_of(target, kind)
@@ -107,7 +107,7 @@ def test_one_seed_gives_one_student_and_states_of_the_size_of_the_targets():
     assert torch.allclose(make[0]["norm.weight"], hidden.pow(2).mean(0).sqrt(), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", students.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_loaded_draft_is_trained_further_but_for_what_is_its_targets(kind, tmp_path):
     name = save(tmp_path / "t", "llama")
     kept_of(LanguageModel(tiny_model("llama")), kind).save(tmp_path / "d", "t", tiny_tokenizer(64))
@@ -125,7 +125,7 @@ def test_a_loaded_draft_is_trained_further_but_for_what_is_its_targets(kind, tmp
 
 
 @pytest.mark.parametrize("family", ["llama", "phi", "gpt2"])
-@pytest.mark.parametrize("kind", students.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_loaded_draft_whose_head_was_cut_has_a_whole_one_again(family, kind, tmp_path):
     name = save(tmp_path / "t", family)
     kept = kept_of(LanguageModel(tiny_model(family)), kind)
@@ -186,7 +186,7 @@ def test_a_head_like_the_targets_but_for_its_bias_is_the_drafts_own():
 
 
 def test_half_precision_is_trained_in_float32_and_written_as_it_is_run(tmp_path):
-    for kind in students.KINDS:
+    for kind in KINDS:
         target = LanguageModel(tiny_model("llama").half())
         kept, text = kept_of(target, kind), written(target, rows=1, length=12, seed=2)[0]
         assert {p.dtype for p in kept.student.model.parameters()} == {torch.float32}
@@ -210,13 +210,13 @@ def test_half_precision_is_trained_in_float32_and_written_as_it_is_run(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", students.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_other_dtypes_are_trained_as_they_are(kind, dtype):
     kept = kept_of(LanguageModel(tiny_model("llama").to(dtype)), kind)
     assert {p.dtype for p in kept.student.model.parameters()} == {dtype}
 
 
-@pytest.mark.parametrize("kind", students.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_small_gradients_of_a_half_precision_target_are_not_lost(kind):
     """The slope of a loss that is far below the range of float16 still reaches every weight."""
     target = LanguageModel(tiny_model("llama").half())
@@ -235,7 +235,7 @@ def test_small_gradients_of_a_half_precision_target_are_not_lost(kind):
         assert whole[name].abs().max() > 0
 
 
-@pytest.mark.parametrize("kind", students.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_full_disk_is_told_in_words(kind, tmp_path, monkeypatch):
     from safetensors import SafetensorError
 
@@ -267,7 +267,7 @@ def test_a_config_whose_head_cannot_be_the_targets_is_refused_before_a_draft_is_
 ):
     target = LanguageModel(tiny_model(family))
     name, options = config
-    design = Design(students.INDEPENDENT, config=tiny_model(name, **options).config)
+    design = Design(INDEPENDENT, config=tiny_model(name, **options).config)
     monkeypatch.setattr(students, "from_config", None)
     for make in (require_design, lambda *given: new_student(*given, (), 0)):
         with pytest.raises(BadInput, match=line) as caught:
@@ -280,7 +280,7 @@ def test_a_config_of_the_targets_own_family_is_taken_and_loads_again(family, tmp
     target = LanguageModel(tiny_model(family))
     head = output_head(target, "the target")
     config = tiny_model(family, pad_token_id=63, eos_token_id=62).config
-    student = new_student(target, head, Design(students.INDEPENDENT, config=config), (), 0)
+    student = new_student(target, head, Design(INDEPENDENT, config=config), (), 0)
     Kept(student, head, target).save(tmp_path / "d", "t", tiny_tokenizer(64))
     loaded(save(tmp_path / "t", family), tmp_path / "d")
 
@@ -300,13 +300,13 @@ def test_whether_a_design_fits_is_seen_without_making_a_draft(config, monkeypatc
 
     head = output_head(target, "the target")
     monkeypatch.setattr(nn.Module, "register_parameter", register)
-    require_design(target, head, Design(students.INDEPENDENT, 3, config=small))
+    require_design(target, head, Design(INDEPENDENT, 3, config=small))
     assert max(made, default=0) <= 64 * 64
     assert len(made) <= 14
 
 
 @pytest.mark.parametrize("config", [None, "llama"])
-@pytest.mark.parametrize("kind", students.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_new_draft_leaves_torchs_own_generator_as_it_was(kind, config):
     target = LanguageModel(tiny_model("llama"))
     texts, head = written(target, rows=2, length=12), output_head(target, "the target")

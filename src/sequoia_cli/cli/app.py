@@ -16,7 +16,7 @@ from sequoia_cli.cli.compile import compile_command
 from sequoia_cli.cli.distill import distill_command
 from sequoia_cli.cli.generate import generate_command
 from sequoia_cli.cli.profile import profile_command
-from sequoia_cli.errors import SequoiaError
+from sequoia_cli.errors import SequoiaError, out_of_memory
 
 
 class _Commands(TyperGroup):
@@ -35,11 +35,10 @@ class _Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _exit(0)
         except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            message = out_of_memory(error)
+            if message is None:
                 raise
-            first = (str(error).strip().splitlines() or [""])[0][:160]
-            hint = "a smaller model, tree or --max-new-tokens needs less"
-            _exit(1, f"sequoia: out of memory: {first}", hint)
+            _exit(1, f"sequoia: {message}", "a smaller model, tree or --max-new-tokens needs less")
         except OSError as error:
             _exit(1, f"sequoia: {error.filename or 'file system'}: {error.strerror or error}")
 
@@ -88,15 +87,6 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal's encoding must not end a run
     app()
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out: torch says so in a RuntimeError of its own, or in its text."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in str(error)
-    )
 
 
 def _exit(code: int, *lines: str | None) -> NoReturn:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sequoia_cli.cli import options
+from sequoia_cli.distill import FEATURE, INDEPENDENT, KINDS
 from sequoia_cli.errors import BadInput
 
-KINDS = ("feature", "independent")
+if TYPE_CHECKING:
+    from sequoia_cli.cli.distill_inputs import Inputs
 
 
 def distill_command(
@@ -23,7 +25,7 @@ def distill_command(
     kind: Annotated[
         str,
         typer.Option("--kind", help="feature (reads the target's hidden states) or independent (a model)."),
-    ] = KINDS[0],
+    ] = FEATURE,
     layers: Annotated[
         int | None, typer.Option("--layers", help="Layers of the draft; else 1, or 3 if independent.")
     ] = None,
@@ -42,7 +44,9 @@ def distill_command(
     start: Annotated[
         str | None,
         typer.Option(
-            "--start", metavar="DRAFT", help="Go on from this draft; --epochs 0 only cuts its head."
+            "--start",
+            metavar="DRAFT",
+            help="Go on from this draft; --epochs 0 only cuts its head, by the ids of all --tokens.",
         ),
     ] = None,
     count: Annotated[
@@ -99,7 +103,7 @@ def distill_command(
     say = Commentary(quiet=quiet, progress=not no_progress)
     if kind not in KINDS:
         raise BadInput(f"--kind is '{kind}'; expected {' or '.join(KINDS)}")
-    independent = kind == KINDS[1]
+    independent = kind == INDEPENDENT
     if config is not None and not independent:
         raise BadInput("--config is for independent drafts; add --kind independent")
     if config is not None and layers is not None:
@@ -157,4 +161,26 @@ def distill_command(
         trust_remote_code=trust_remote_code,
         force=force,
     )
+    for reason, flags in _without_effect(context, inputs).items():
+        say.note(f"{reason}; without effect: {', '.join(flags)}")
     distill(context, inputs, json, say)
+
+
+def _without_effect(context: typer.Context, inputs: Inputs) -> dict[str, list[str]]:
+    """Options that were given and change nothing, by the reason."""
+    idle = {
+        "there are no prompts without --dataset": ([] if inputs.dataset else ["column", "limit"]),
+        "--start goes on with a draft of its own kind": ["kind"] if inputs.start else [],
+        "an independent draft predicts from its own states": (
+            ["passes"] if inputs.kind == INDEPENDENT and not inputs.start else []
+        ),
+        "--epochs 0 trains nothing": [] if inputs.epochs else ["batch_tokens", "learning_rate", "passes"],
+    }
+    given = {
+        option.name: max(option.opts, key=len)
+        for option in context.command.params
+        if (source := context.get_parameter_source(option.name or "")) is not None
+        and source.name == "COMMANDLINE"
+    }
+    found = {reason: [given[name] for name in names if name in given] for reason, names in idle.items()}
+    return {reason: flags for reason, flags in found.items() if flags}

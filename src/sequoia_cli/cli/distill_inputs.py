@@ -60,8 +60,8 @@ class Inputs:
             size = 0
         if not 2 <= size <= vocabulary:
             raise BadInput(
-                f"--draft-vocab is '{self.vocabulary}'; expected 2 to {vocabulary} (the ids of the target), "
-                "all or auto"
+                f"--draft-vocab is '{self.vocabulary}'; expected 2 to {vocabulary} (the ids that "
+                "target and draft share), all or auto"
             )
         return size
 
@@ -88,7 +88,7 @@ def read_config(path: str | None, trust_remote_code: bool) -> Any:
 class DraftFolder:
     """The draft's folder, refused at once where it cannot be written; unfinished work is kept beside it."""
 
-    def __init__(self, path: Path, *, force: bool) -> None:
+    def __init__(self, path: Path, *, force: bool, corpus: str | None = None) -> None:
         if str(path) == "-":
             raise BadInput("a draft is a folder, which stdout cannot take", hint="name one with -o")
         if path.name in ("", ".."):
@@ -104,6 +104,9 @@ class DraftFolder:
                 )
             if not all(_is_draft(each) for each in _drafts(path)):
                 raise BadInput(f"{path} is not a draft made by distill; --force does not remove it")
+        self._found = frozenset(path.rglob("*"))
+        if corpus is not None:
+            self._require_apart(Path(corpus))
         try:
             self.begin()
             if not any(self.work.iterdir()):
@@ -113,12 +116,33 @@ class DraftFolder:
                 f"{self.work} cannot be written: {error.strerror}", hint="choose another folder with -o"
             ) from None
 
+    def _require_apart(self, corpus: Path) -> None:
+        """Raise `BadInput` for texts where they would be removed with a draft, or a draft among texts."""
+        if _within(corpus, self.work):
+            raise BadInput(
+                f"--corpus {corpus} lies in {self.work}, which is removed once the draft is finished",
+                hint="leave --corpus out to go on from texts there, or choose another folder",
+            )
+        if _within(corpus, self.path) or _within(self.path, corpus):
+            raise BadInput(
+                f"--corpus {corpus} and the draft's folder {self.path} are one, or one lies in the other",
+                hint="choose another folder with -o or --corpus",
+            )
+
     def begin(self) -> None:
         """Make the folder of unfinished work."""
         self.work.mkdir(parents=True, exist_ok=True)
 
     def publish(self, finished: Mapping[str, Path]) -> None:
-        """Put finished folders in place, by their names below this one (an empty name is this one itself)."""
+        """Put finished folders in place, by their names below this one (an empty name is this one itself).
+
+        Of what is there, only the drafts that were there from the start make way. Raises `SequoiaError`.
+        """
+        if new := sorted(set(self.path.rglob("*")) - self._found):
+            raise SequoiaError(
+                f"{new[0]} was put there while the draft was made, so that {self.path} is not replaced",
+                hint=f"move it away and run the same command again; the draft is kept in {self.work}",
+            )
         try:
             if self.path.exists():
                 shutil.rmtree(self.path)
@@ -128,13 +152,18 @@ class DraftFolder:
                 folder.rename(place)
             shutil.rmtree(self.work)
         except OSError as error:
-            raise SequoiaError(f"{self.path} could not be written: {error.strerror}") from None
+            raise SequoiaError(f"{self.path} could not be written: {error.strerror or error}") from None
 
 
 def _drafts(path: Path) -> list[Path]:
     """The folder itself, or those in it where it holds the drafts 1, 2, ... of one command alone."""
     inside = list(path.iterdir())
     return inside if all(each.is_dir() and each.name.isdecimal() for each in inside) else [path]
+
+
+def _within(inner: Path, outer: Path) -> bool:
+    """Whether a path is another, or lies below it."""
+    return inner.resolve().is_relative_to(outer.resolve())
 
 
 def _is_draft(path: Path) -> bool:

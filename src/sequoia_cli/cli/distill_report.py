@@ -14,7 +14,8 @@ from sequoia_cli.cli.files import record
 from sequoia_cli.cli.render import plain_table, rates_table
 
 if TYPE_CHECKING:
-    from sequoia_cli.distill.corpus import Corpus
+    from sequoia_cli.distill.checkpoint import Evaluation
+    from sequoia_cli.distill.corpus import Texts
     from sequoia_cli.distill.training import Training
     from sequoia_cli.measure.session import Session
 
@@ -24,12 +25,16 @@ _SCHEMA = "sequoia-distillation/1"
 def provenance(
     context: typer.Context,
     session: Session,
-    corpus: Corpus,
+    corpus: Texts,
+    number: int,
     training: Training,
     found: Sequence[Outlook],
     best: Outlook,
 ) -> dict[str, Any]:
-    """How a draft came to be, and what it was worth on the machine it was made on."""
+    """How draft `number` (from 0) came to be, and what it was worth on the machine it was made on.
+
+    Of a draft behind others, held-out texts say how it does where all of those are wrong: the key says so.
+    """
     from sequoia_cli.measure.session import packages
 
     parameters = sum(value.numel() for value in training.student.model.parameters() if value.requires_grad)
@@ -38,10 +43,15 @@ def provenance(
         **record(context, packages(), []),
         "conditions": dict(session.conditions),
         "trained_weights": parameters,
-        "corpus": {"tokens": corpus.tokens, "texts": len(corpus.texts()), "digest": corpus.digest},
+        "corpus": {"tokens": corpus.tokens, "texts": corpus.count, "digest": corpus.digest},
         "steps": training.steps,
-        "held_out": [
-            {"step": entry.step, "loss": round(entry.loss, 4), "p": [_short(row[:4]) for row in entry.p]}
+        "held_out" if number == 0 else "held_out_missed_before": [
+            {
+                "step": entry.step,
+                "loss": round(entry.loss, 4),
+                "trials": list(entry.trials),
+                "p": [_short(row[:4]) for row in entry.p],
+            }
             for entry in training.history
         ],
         "outlook": best.figures(),
@@ -59,8 +69,24 @@ def _short(rates: Sequence[float]) -> list[float]:
     return [round(rate, 4) for rate in rates]
 
 
+def show_held_out(best: Evaluation, number: int, say: Commentary) -> None:
+    """What held-out texts say of draft `number` (from 0); behind others, of what all of those get wrong."""
+    rows = "; ".join(
+        f"level {depth + 1} " + " ".join(f"{rate:.3f}" for rate in row[:4]) + f" of {trials:,}"
+        for depth, (row, trials) in enumerate(zip(best.p, best.trials, strict=True))
+    )
+    texts = "held-out texts" if number == 0 else "held-out texts where the drafts before are wrong"
+    say.note(f"{texts}, the target's choice by rank: {rows} tokens (step {best.step})")
+
+
 def show_draft(found: Sequence[Outlook], best: Outlook, say: Commentary) -> None:
-    """Rates by rank and depth, cost per level, the compiled tree and what it promises."""
+    """Rates by rank and depth, cost per level, the compiled tree and what it promises; and what of."""
+    true_of = best.conditions
+    say.note(
+        f"at temperature {true_of['temperature']:g}, on {true_of['prompts']} held-out prompts with up to "
+        f"{true_of['max_new_tokens']} new tokens; times behind {true_of['context']} tokens; trees of up to "
+        f"{true_of['budget']} nodes:"
+    )
     if len(found) > 1:
         table = plain_table(
             "ids in the draft's head", "ids", "p_1", "ms per level", "nodes", "tokens/step", "speedup"

@@ -108,7 +108,8 @@ def _kept(work: Path, say: Commentary) -> Iterator[None]:
         if message := out_of_memory(error):
             raise SequoiaError(
                 message,
-                hint="a smaller --rows or --length needs less to write texts, a smaller --batch-tokens to train",
+                hint="writing texts needs less with a smaller --rows or --length, training with a smaller "
+                "--batch-tokens",
             ) from None
         raise
 

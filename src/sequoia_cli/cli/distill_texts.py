@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,36 +16,52 @@ from sequoia_cli.cli.distill_inputs import Inputs
 from sequoia_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from sequoia_cli.distill.corpus import Corpus, Text
+    from sequoia_cli.distill.corpus import Text, Texts
     from sequoia_cli.distill.scripts import Script
     from sequoia_cli.measure.prompts import PromptSet
     from sequoia_cli.measure.session import Session
 
+#: Different prompts, at least: some are held out, and the rest are learned from.
+_LEAST_PROMPTS = 4
+#: Texts held out, at most: all of them are run each time that a training is looked at.
+_MOST_HELD_OUT = 64
+
 
 def written(
-    session: Session, inputs: Inputs, prompts: PromptSet | None, work: Path, say: Commentary
-) -> Corpus:
-    """The texts to learn from, in `work` if they have no place; written as far as they are not there."""
+    session: Session,
+    inputs: Inputs,
+    prompts: PromptSet | None,
+    scripts: Callable[[int], Iterator[Script]],
+    work: Path,
+    say: Commentary,
+) -> Texts:
+    """The texts to learn from, in `work` if they have no place; written as far as they are not there.
+
+    `scripts` are those of `scripts_for`.
+    """
     from sequoia_cli.distill.corpus import Corpus
     from sequoia_cli.distill.writing import write_corpus
 
+    chats = _writes_chats(session, inputs)
+    own = "the target's own" if chats else "the target's own, behind openings"
     conditions = {
         **{key: session.conditions[key] for key in ("target", "dtype")},
-        "prompts": prompts.digest if prompts else "the target's own",
+        "prompts": prompts.digest if prompts else own,
         "temperatures": list(inputs.temperatures),
         "max_new_tokens": inputs.new_tokens,
         "length": inputs.length,
-        "rows": inputs.rows,
         "seed": inputs.seed,
-        "chat_template": bool(session.tokenizer.chat_template) and not inputs.raw,
+        "chat_template": chats,
     }
     corpus = Corpus(Path(inputs.corpus) if inputs.corpus else work / "corpus", conditions)
     if corpus.tokens >= inputs.tokens:
-        say.note(f"{corpus.folder} has {corpus.tokens:,} tokens already")
-        return corpus
+        first = corpus.first(inputs.tokens)
+        left_out = f"; learning from the first {first.tokens:,}" if first.tokens < corpus.tokens else ""
+        say.note(f"{corpus.folder} has {corpus.tokens:,} tokens already{left_out}")
+        return first
     if corpus.tokens:
         say.note(f"going on from {corpus.tokens:,} tokens in {corpus.folder}")
-    script = scripts_for(session, inputs, prompts, corpus.shards)
+    began, before = time.perf_counter(), corpus.tokens
     with say.progress(TextColumn("{task.fields[rate]}")) as bar:
         task = bar.add_task("writing texts", total=inputs.tokens, completed=corpus.tokens, rate="")
 
@@ -51,48 +70,129 @@ def written(
             speed = bar.tasks[task].speed
             bar.update(task, rate=f"{speed:,.0f} tokens/s" if speed else "")
 
-        length = min(inputs.length, session.target.context_limit)
+        def on_shard() -> None:
+            if say.shows_progress:  # which a log does not
+                return
+            speed = (corpus.tokens - before) / (time.perf_counter() - began)
+            left = timedelta(seconds=round(max(0, inputs.tokens - corpus.tokens) / speed))
+            share = f"{corpus.tokens:,} of {inputs.tokens:,} tokens"
+            say.note(f"writing texts: {share} · {speed:,.0f} tokens/s · {left} left")
+
         write_corpus(
             session.target,
-            script,
+            scripts,
             corpus,
             inputs.tokens,
             rows=inputs.rows,
-            length=length,
+            length=_length(session, inputs),
             seed=inputs.seed,
             on_tokens=on_tokens,
+            on_shard=on_shard,
         )
     say.note(f"the target wrote {corpus.tokens:,} tokens")
-    return corpus
+    if corpus.tokens < inputs.tokens:
+        say.note(
+            "that is the one greedy answer to every prompt; for more, give a --temperature above 0 or more "
+            "prompts"
+        )
+    return corpus.first(inputs.tokens)
 
 
-def scripts_for(session: Session, inputs: Inputs, prompts: PromptSet | None, done: int) -> Iterator[Script]:
-    """What the target is to write; `done` shards of it are written, and the next are to be others."""
+def scripts_for(
+    session: Session, inputs: Inputs, prompts: PromptSet | None, say: Commentary
+) -> Callable[[int], Iterator[Script]]:
+    """What the target is to write behind a number of texts that it has written.
+
+    Says which prompts are left out. Raises `BadInput` where the target cannot begin, or too few prompts are
+    left.
+    """
     from sequoia_cli.distill import scripts
 
-    tokenizer, ends, seed = session.tokenizer, session.eos_ids, inputs.seed + done
-    # A short text is not to be all its user's.
-    lengths = scripts.Lengths(user=min(scripts.Lengths.user, inputs.length // 4), answer=inputs.new_tokens)
-    if prompts is not None:
-        encoded = [session.encode(prompt, raw=inputs.raw) for prompt in prompts.prompts]
-        return scripts.answers(encoded, ends, inputs.temperatures, lengths, seed)
-    if tokenizer.chat_template and not inputs.raw:
-        return scripts.chats(tokenizer, ends, inputs.temperatures, lengths, seed)
-    return scripts.documents(tokenizer, ends, inputs.temperatures, seed)
+    tokenizer, ends, temperatures, seed = (
+        session.tokenizer,
+        session.eos_ids,
+        inputs.temperatures,
+        inputs.seed,
+    )
+    part = _length(session, inputs) // 4  # a short text is not to be all question or opening
+    lengths = scripts.Lengths(
+        user=min(scripts.Lengths.user, part),
+        opening=min(scripts.Lengths.opening, part),
+        answer=inputs.new_tokens,
+    )
+    chosen = _that_fit(session, inputs, prompts, say) if prompts is not None else []
+
+    def following(done: int) -> Iterator[Script]:
+        if prompts is not None:
+            return scripts.answers(chosen, ends, temperatures, lengths, seed, done)
+        if _writes_chats(session, inputs):
+            return scripts.chats(tokenizer, ends, temperatures, lengths, scripts.mixed(seed, done))
+        return scripts.documents(tokenizer, ends, temperatures, lengths, scripts.mixed(seed, done))
+
+    next(following(0))
+    return following
+
+
+def _that_fit(session: Session, inputs: Inputs, prompts: PromptSet, say: Commentary) -> list[tuple[int, ...]]:
+    """The ids of each different prompt that leaves room for an answer."""
+    length = _length(session, inputs)
+    encoded = [tuple(session.encode(prompt, raw=inputs.raw)) for prompt in prompts.prompts]
+    fitting = [ids for ids in encoded if len(ids) < length]
+    if not fitting:
+        raise BadInput(
+            f"no prompt of {prompts.name} leaves room for an answer in a text of {length} tokens: "
+            f"the shortest has {min(map(len, encoded))}",
+            hint="give a longer --length",
+        )
+    if len(fitting) < len(encoded):
+        say.note(
+            f"{len(encoded) - len(fitting)} of {len(encoded)} prompts leave no room for an answer in "
+            f"{length} tokens and are left out; a longer --length takes them"
+        )
+    different = list(dict.fromkeys(fitting))
+    if len(different) < _LEAST_PROMPTS:
+        raise BadInput(
+            f"{len(different)} different prompts are too few: at least {_LEAST_PROMPTS} are needed, since "
+            "those that a draft is judged by are not trained on",
+            hint="give more prompts, or leave --dataset out",
+        )
+    return different
+
+
+def _length(session: Session, inputs: Inputs) -> int:
+    """Most tokens of a text."""
+    return min(inputs.length, session.target.context_limit)
+
+
+def _writes_chats(session: Session, inputs: Inputs) -> bool:
+    """Whether the chat template is used."""
+    return bool(session.tokenizer.chat_template) and not inputs.raw
 
 
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """Texts held out (one of twenty, at least 2, at most 64), and texts to learn from."""
-    usable = [text for text in texts if bool(text.answer.any())]
-    if len(usable) < 4:
+    """Texts held out, and texts to learn from: no two of both sides answer the same prompt.
+
+    One prompt of twenty is held out, at least 2, at most 64, and of their texts as many; a prompt is all that
+    stands before the first answer. Raises `BadInput` for fewer than 4 prompts with answers.
+    """
+    prompts: dict[tuple[int, ...], list[Text]] = {}
+    for text in texts:
+        if bool(text.answer.any()):
+            first = int(text.answer.long().argmax())
+            prompts.setdefault(tuple(text.tokens[:first].tolist()), []).append(text)
+    groups = list(prompts.values())
+    if len(groups) < _LEAST_PROMPTS:
         raise BadInput(
-            f"{len(usable)} texts with answers are too few to learn from",
+            f"texts with answers to {len(groups)} different prompts are too few to learn from; "
+            f"{_LEAST_PROMPTS} are needed",
             hint="give more --tokens, or a longer --length",
         )
-    count = max(2, min(64, len(usable) // 20))
-    # From all over: those that were finished first are the short ones.
-    held = set(range(0, len(usable), len(usable) // count)[:count])
+    count = max(2, min(_MOST_HELD_OUT, len(groups) // 20))
+    # From all over, so that texts of all shards are among them.
+    held = set(range(0, len(groups), len(groups) // count)[:count])
+    # One text of each prompt, then the second ones: what is looked at first is to be of many prompts.
+    rounds = zip_longest(*(group for index, group in enumerate(groups) if index in held))
     return (
-        [text for index, text in enumerate(usable) if index in held],
-        [text for index, text in enumerate(usable) if index not in held],
+        [text for each in rounds for text in each if text is not None][:_MOST_HELD_OUT],
+        [text for index, group in enumerate(groups) if index not in held for text in group],
     )

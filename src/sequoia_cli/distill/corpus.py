@@ -19,6 +19,8 @@ from sequoia_cli.engine.loading.tensors import save_tensors
 from sequoia_cli.errors import BadInput, SequoiaError
 
 _CONDITIONS = "corpus.json"
+#: What older corpora noted too: how they were written, which does not change what they are.
+_NO_CONDITIONS = ("rows",)
 
 
 @dataclass(frozen=True)
@@ -35,25 +37,80 @@ class Text:
         return len(self.tokens)
 
 
-class Corpus:
+class Texts:
+    """Texts in the order they were written in, shard by shard."""
+
+    def __init__(self, shards: Sequence[Mapping[str, Tensor]]) -> None:
+        self._shards = list(shards)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all texts."""
+        return sum(len(shard["tokens"]) for shard in self._shards)
+
+    @property
+    def count(self) -> int:
+        """How many texts there are."""
+        return sum(len(shard["lengths"]) for shard in self._shards)
+
+    @property
+    def digest(self) -> str:
+        """Identity of the texts: their ids, in order."""
+        digest = hashlib.sha256()
+        for shard in self._shards:
+            digest.update(shard["tokens"].numpy().tobytes())
+        return "sha256:" + digest.hexdigest()
+
+    def texts(self) -> list[Text]:
+        """All texts, in the order they were written; their states stay on disk until they are used."""
+        return [
+            Text(*columns)
+            for shard in self._shards
+            for columns in zip(
+                *(shard[key].split(shard["lengths"].tolist()) for key in ("tokens", "hidden", "answer")),
+                strict=True,
+            )
+        ]
+
+    def first(self, tokens: int) -> Texts:
+        """As few of the first texts as have `tokens` tokens together; all where these have no more."""
+        shards: list[Mapping[str, Tensor]] = []
+        left = tokens
+        for shard in self._shards:
+            if left <= 0:
+                break
+            ends = shard["lengths"].cumsum(0)
+            count = min(int((ends < left).sum()) + 1, len(ends))
+            rows = int(ends[count - 1])
+            shards.append({key: value[: count if key == "lengths" else rows] for key, value in shard.items()})
+            left -= rows
+        return Texts(shards)
+
+
+class Corpus(Texts):
     """A folder of texts in shards, added to as they are written.
 
-    A corpus of the same `conditions` goes on where it stopped. Raises `BadInput` for a folder that holds
-    anything else, `SequoiaError` where it cannot be written.
+    A corpus of the same `conditions` goes on where it stopped; one without texts takes on others. Raises
+    `BadInput` for a folder that holds anything else, `SequoiaError` where it cannot be written.
     """
 
     def __init__(self, folder: Path, conditions: Mapping[str, Any]) -> None:
         self.folder = folder
-        self.tokens = 0
         noted = folder / _CONDITIONS
         expected = json.loads(json.dumps(conditions))
         if noted.exists():
             found = read_document(noted).data
+            if isinstance(found, dict):
+                found = {key: value for key, value in found.items() if key not in _NO_CONDITIONS}
             if found != expected:
-                raise BadInput(
-                    f"{folder} holds a corpus made under other conditions: {_difference(found, expected)}",
-                    hint="choose another folder with --corpus, or remove this one",
-                )
+                # The same keys: else it is no file of this program's, or of another version of it.
+                if not isinstance(found, dict) or found.keys() != expected.keys() or self._paths():
+                    raise BadInput(
+                        f"{folder} holds a corpus made under other conditions: "
+                        f"{_difference(found, expected)}",
+                        hint="choose another folder with --corpus, or remove this one",
+                    )
+                write_atomically(noted, render(expected, "json"))
         elif folder.is_file() or (folder.exists() and any(folder.iterdir())):
             raise BadInput(f"{folder} exists and is no corpus", hint="choose another folder with --corpus")
         else:
@@ -62,8 +119,7 @@ class Corpus:
             except OSError as error:
                 raise SequoiaError(f"{folder} could not be made: {error.strerror}") from None
             write_atomically(noted, render(expected, "json"))
-        self._shards = [_load(path) for path in self._paths()]
-        self.tokens = sum(len(shard["tokens"]) for shard in self._shards)
+        super().__init__([_load(path) for path in self._paths()])
 
     @property
     def shards(self) -> int:
@@ -81,26 +137,6 @@ class Corpus:
         path = self.folder / _name(self.shards)
         save_tensors(path, shard)
         self._shards.append(_load(path))
-        self.tokens += len(shard["tokens"])
-
-    def texts(self) -> list[Text]:
-        """All texts, in the order they were written; their states stay on disk until they are used."""
-        return [
-            Text(*columns)
-            for shard in self._shards
-            for columns in zip(
-                *(shard[key].split(shard["lengths"].tolist()) for key in ("tokens", "hidden", "answer")),
-                strict=True,
-            )
-        ]
-
-    @property
-    def digest(self) -> str:
-        """Identity of the texts: their ids, in order."""
-        digest = hashlib.sha256()
-        for shard in self._shards:
-            digest.update(shard["tokens"].numpy().tobytes())
-        return "sha256:" + digest.hexdigest()
 
     def _paths(self) -> list[Path]:
         paths = sorted(self.folder.glob("[0-9]*.safetensors"))

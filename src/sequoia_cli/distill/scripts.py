@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,10 +42,16 @@ Script = Sequence[Given | Written]
 
 @dataclass(frozen=True)
 class Lengths:
-    """Most tokens of a turn that the target writes for its user, and of an answer."""
+    """Most tokens of a turn that the target writes for its user, of a document's opening, of an answer."""
 
     user: int = 96
+    opening: int = 16
     answer: int = 128
+
+
+def mixed(*numbers: int) -> int:
+    """A seed of 64 bits for these numbers together: of their sum, others would have the same."""
+    return int.from_bytes(hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()[:8], "big")
 
 
 def chats(
@@ -68,9 +76,13 @@ def chats(
 
 
 def documents(
-    tokenizer: Any, eos_ids: Sequence[int], temperatures: Sequence[float], seed: int
+    tokenizer: Any, eos_ids: Sequence[int], temperatures: Sequence[float], lengths: Lengths, seed: int
 ) -> Iterator[Script]:
-    """Texts of a base model, from its start token on. Raises `BadInput` for a tokenizer without one."""
+    """Texts of a base model, from its start token on: an opening at temperature 1, and what follows it.
+
+    Without the opening all texts at temperature 0 would be one text. Raises `BadInput` for a tokenizer
+    without a start token.
+    """
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if start is None:
         raise BadInput(
@@ -79,8 +91,11 @@ def documents(
             hint="give prompts with --dataset",
         )
     chance = random.Random(seed)
+    # Nothing ends an opening early: behind an end of text another text opens.
+    opening = Written(lengths.opening, frozenset(), 1.0, False)
     while True:
-        yield [Given((start,)), Written(1 << 40, frozenset(eos_ids), chance.choice(temperatures), True)]
+        answer = Written(lengths.answer, frozenset(eos_ids), chance.choice(temperatures), True)
+        yield [Given((start,)), opening, answer]
 
 
 def answers(
@@ -89,13 +104,34 @@ def answers(
     temperatures: Sequence[float],
     lengths: Lengths,
     seed: int,
+    done: int = 0,
 ) -> Iterator[Script]:
-    """Answers to given prompts, over and over, each time at another temperature."""
-    chance = random.Random(seed)
-    while True:
-        for prompt in chance.sample(prompts, len(prompts)):
-            answer = Written(lengths.answer, frozenset(eos_ids), chance.choice(temperatures), True)
-            yield [Given(tuple(prompt)), answer]
+    """Answers to different prompts, round by round, behind the first `done` of them.
+
+    A prompt is answered at each temperature in turn; at 0 once only, since it would be the same answer again.
+    With no temperature above 0 there is one round.
+    """
+    ends = frozenset(eos_ids)
+    first, skipped = divmod(done, len(prompts))
+    for number in itertools.count(first):
+        order = random.Random(mixed(seed, number)).sample(range(len(prompts)), len(prompts))
+        for index in order[skipped:]:
+            temperature = _in_turn(temperatures, mixed(seed, 0, index), number)
+            if temperature is None:
+                return
+            yield [Given(tuple(prompts[index])), Written(lengths.answer, ends, temperature, True)]
+        skipped = 0
+
+
+def _in_turn(temperatures: Sequence[float], seed: int, turn: int) -> float | None:
+    """The temperature of a prompt's answer number `turn`, counted from 0; `seed` is the prompt's own."""
+    sampled = [temperature for temperature in temperatures if temperature > 0]
+    once = sampled if len(sampled) == len(temperatures) else [0.0, *sampled]
+    order = random.Random(seed).sample(once, len(once))
+    if turn < len(order):
+        return order[turn]
+    again = [temperature for temperature in order if temperature > 0]
+    return again[(turn - len(order)) % len(again)] if again else None
 
 
 class _ChatTemplate:

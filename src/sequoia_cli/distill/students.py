@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sequoia_cli.distill import FEATURE, INDEPENDENT
 from sequoia_cli.distill.corpus import Text
 from sequoia_cli.distill.feature_student import FeatureStudent
 from sequoia_cli.distill.independent_student import (
@@ -32,7 +33,6 @@ from sequoia_cli.engine.loading.vocabulary import cut_head
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput, SequoiaError
 
-FEATURE, INDEPENDENT = KINDS = ("feature", "independent")
 M = TypeVar("M", bound=nn.Module)
 
 

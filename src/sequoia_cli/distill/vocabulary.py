@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from sequoia_cli.distill.corpus import Text
-from sequoia_cli.errors import BadInput
 
 
 class Vocabulary(NamedTuple):
@@ -22,14 +21,10 @@ class Vocabulary(NamedTuple):
 def most_frequent(texts: Sequence[Text], size: int | None, vocabulary: int) -> Vocabulary:
     """The `size` most frequent ids of the answers' tokens, of those below `vocabulary`; None keeps all.
 
-    Tokens above count as not covered. Raises `BadInput` for a size below 2 or above the vocabulary.
+    Tokens above count as not covered. A size above the vocabulary keeps all.
     """
     if size is None:
         size = vocabulary
-    elif not 2 <= size <= vocabulary:
-        raise BadInput(
-            f"--draft-vocab is {size}; expected 2 to {vocabulary}, the ids that target and draft share"
-        )
     counts, total = torch.zeros(vocabulary, dtype=torch.long), 0
     for text in texts:
         tokens = text.tokens[text.answer].long()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from sequoia_cli.distill.corpus import Corpus, Text
-from sequoia_cli.distill.scripts import Given, Script, Written
+from sequoia_cli.distill.scripts import Given, Script, Written, mixed
 from sequoia_cli.engine.draw import draw_rows
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import SequoiaError
@@ -16,7 +17,7 @@ from sequoia_cli.errors import SequoiaError
 
 def write_corpus(
     target: LanguageModel,
-    scripts: Iterator[Script],
+    scripts: Callable[[int], Iterator[Script]],
     corpus: Corpus,
     tokens: int,
     *,
@@ -24,15 +25,24 @@ def write_corpus(
     length: int,
     seed: int,
     on_tokens: Callable[[int], None] = lambda count: None,
+    on_shard: Callable[[], None] = lambda: None,
 ) -> None:
-    """Add texts to `corpus` until it has `tokens` tokens, `rows` of them at a time, none above `length`.
+    """Add texts to `corpus` until it has `tokens` tokens or there are no more scripts.
 
-    Each shard holds what one pass over an empty cache wrote and has random numbers of its own, so a run that
-    was interrupted loses the last pass only. `on_tokens` is told how many tokens came, as they come.
+    `scripts` gives those that come behind a number of texts. `rows` texts are written at a time, fewer where
+    that is enough, none above `length` tokens. Each shard holds what one pass over an empty cache wrote; its
+    scripts and random numbers follow from what was written before it, so a run that was interrupted loses the
+    last pass only and goes on to the texts of a whole one. `on_tokens` is told how many tokens came, as they
+    come, and `on_shard` that a shard is on disk.
     """
     while corpus.tokens < tokens:
-        generator = torch.Generator().manual_seed((seed + corpus.shards) % (1 << 64))
-        corpus.add(write(target, scripts, rows, length, generator, on_tokens))
+        generator = torch.Generator().manual_seed(mixed(seed, corpus.shards))
+        enough = min(rows, -(-(tokens - corpus.tokens) // length))
+        texts = write(target, scripts(corpus.count), enough, length, generator, on_tokens)
+        if not texts:
+            return
+        corpus.add(texts)
+        on_shard()
 
 
 @torch.inference_mode()
@@ -47,43 +57,51 @@ def write(
     """`rows` texts side by side for `length` forwards; where one ends the next begins in its row.
 
     Every row of the cache is as long as the pass, and the mask hides from a text what stood there before it.
-    Texts that the end of the pass cuts short count too. Raises `SequoiaError` for logits that are no numbers.
+    Texts that the end of the pass cuts short count too; those of one token, which are the last to begin, do
+    not. They come in the order they began in, so that the first are as long as any; none where there are no
+    scripts. Raises `SequoiaError` for logits that are no numbers.
     """
+    writers: list[_Writer | None] = [_Writer(script, start=0) for script in islice(scripts, rows)]
+    rows = len(writers)
     device = target.device
     cache = target.new_cache(length)
     mask = torch.ones(rows, length, dtype=torch.long, device=device)
     states: Tensor | None = None
-    texts: list[Text] = []
-    writers = [_Writer(next(scripts), start=0) for _ in range(rows)]
+    texts: list[tuple[int, Text]] = []
 
-    def finish(row: int, end: int) -> None:
-        writer = writers[row]
+    def finish(row: int, writer: _Writer, end: int) -> None:
         assert states is not None
         if end - writer.start > 1:  # one token alone has nothing to learn from
             hidden = states[row, writer.start : end].cpu()
-            texts.append(Text(torch.tensor(writer.tokens), hidden, torch.tensor(writer.answer)))
+            text = Text(torch.tensor(writer.tokens), hidden, torch.tensor(writer.answer))
+            texts.append((writer.start, text))
 
     for now in range(length):
-        tokens = torch.tensor([writer.tokens[-1] for writer in writers], device=device)
-        positions = torch.tensor([now - writer.start for writer in writers], device=device)
+        if not any(writers):
+            break
+        # A row that has no more scripts runs a token that nothing looks at.
+        tokens = torch.tensor([writer.tokens[-1] if writer else 0 for writer in writers], device=device)
+        positions = torch.tensor([now - writer.start if writer else 0 for writer in writers], device=device)
         output = target.forward_rows(tokens, positions, cache, mask[:, : now + 1])
         assert output.hidden is not None
         if states is None:
             states = output.hidden.new_empty(rows, length, output.hidden.shape[-1])
         states[:, now] = output.hidden
-        temperatures = torch.tensor([writer.temperature for writer in writers], device=device)
+        temperatures = torch.tensor([w.temperature if w else 0.0 for w in writers], device=device)
         uniforms = torch.rand(rows, generator=generator, dtype=torch.float64).to(device)
         chosen = _sample(output.logits, temperatures, uniforms).tolist()
+        on_tokens(sum(writer is not None for writer in writers))
         for row, writer in enumerate(writers):
-            if not writer.go_on(chosen[row]):
-                finish(row, now + 1)
-                writers[row] = _Writer(next(scripts), start=now + 1)
+            if writer and not writer.go_on(chosen[row]):
+                finish(row, writer, now + 1)
+                script = next(scripts, None)
+                writers[row] = _Writer(script, start=now + 1) if script is not None else None
                 mask[row, : now + 1] = 0
-        on_tokens(rows)
     for row, writer in enumerate(writers):
-        del writer.tokens[length - writer.start :], writer.answer[length - writer.start :]
-        finish(row, length)
-    return texts
+        if writer:
+            del writer.tokens[length - writer.start :], writer.answer[length - writer.start :]
+            finish(row, writer, length)
+    return [text for _, text in sorted(texts, key=lambda pair: pair[0])]
 
 
 class _Writer:
