@@ -11,7 +11,7 @@ from distilling import target_of, written
 from models import SUPPORTED, tiny_model
 from sequoia_cli.distill.batches import collate
 from sequoia_cli.distill.corpus import Text
-from sequoia_cli.distill.independent_student import IndependentStudent, first_layers, from_config
+from sequoia_cli.distill.independent_student import IndependentStudent, first_layers, from_config, trial_of
 from sequoia_cli.engine.loading import sharing
 from sequoia_cli.errors import BadInput
 
@@ -105,6 +105,62 @@ def test_every_level_has_the_same_predictions():
     assert all(torch.equal(places, batch.answer) for _, places in found)
 
 
+@pytest.mark.parametrize("family", SUPPORTED)
+def test_states_are_the_models_own_and_logits_that_nobody_reads_are_not_made(family):
+    target = target_of(family, torch.float32)
+    model = first_layers(target.model, 1)
+    student, read = IndependentStudent(model), []
+    batch = collate(written(target, rows=2, length=9), torch.device("cpu"))
+    expected = states_of(model, batch.tokens)[-1][batch.answer]
+    model.get_output_embeddings().register_forward_pre_hook(
+        lambda head, states: read.append(states[0].shape[1])
+    )
+    ((states, _),) = student.predictions(batch)
+    assert torch.equal(states, expected)
+    assert read == [1]
+
+
+def test_a_family_without_such_an_option_is_run_without_it():
+    target = target_of()
+    model = first_layers(target.model, 1)
+    batch = collate(written(target, rows=2, length=9), torch.device("cpu"))
+    expected, _ = next(IndependentStudent(model).predictions(batch))
+    right = model.forward
+
+    def forward(input_ids, use_cache, output_hidden_states):
+        return right(input_ids=input_ids, use_cache=use_cache, output_hidden_states=output_hidden_states)
+
+    model.forward = forward
+    assert torch.equal(next(IndependentStudent(model).predictions(batch))[0], expected)
+
+
+def test_a_token_that_the_draft_has_no_embedding_for_becomes_its_last():
+    target = target_of()
+    text = written(target, rows=1, length=9)[0]
+    beyond, last = (Text(text.tokens.clone(), text.hidden, text.answer) for _ in range(2))
+    beyond.tokens[4], last.tokens[4] = 70, 63
+    student = IndependentStudent(first_layers(target.model, 1))
+    states = [next(student.predictions(collate([t], torch.device("cpu"))))[0] for t in (beyond, last)]
+    assert torch.equal(*states)
+
+
+def test_a_model_of_a_config_is_made_of_its_seed():
+    target, config = tiny_model("llama"), tiny_model("llama", num_hidden_layers=1).config
+    first, again, other = (from_config(target, config, seed).state_dict() for seed in (1, 1, 1 << 64))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(
+        first["model.layers.0.mlp.up_proj.weight"], other["model.layers.0.mlp.up_proj.weight"]
+    )
+
+
+@pytest.mark.parametrize("make", [from_config, trial_of])
+def test_a_config_that_no_model_can_be_made_of_is_refused_in_words(make):
+    config = tiny_model("gpt2").config
+    config.n_head = 5
+    with pytest.raises(BadInput, match="no draft of family gpt2 can be made of its config"):
+        make(tiny_model("llama"), config)
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen2"])
 def test_a_model_of_another_config_stands_between_the_targets_ends(family):
     target = tiny_model("llama")
@@ -123,8 +179,9 @@ def test_a_config_that_does_not_fit_between_them_is_refused(wrong):
         "llama",
         **{"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, **wrong},
     )
-    with pytest.raises(BadInput, match=r"the target has 64 ids and width 32"):
-        from_config(tiny_model("llama"), config)
+    for make in (from_config, trial_of):
+        with pytest.raises(BadInput, match=r"the target has 64 ids and width 32"):
+            make(tiny_model("llama"), config)
 
 
 def test_a_text_of_which_nothing_counts_gives_no_states():

@@ -36,6 +36,22 @@ def test_the_head_gives_the_models_own_logits(family):
     assert head.only(IDS).weight.shape == (3, head.weight.shape[1])
 
 
+def test_the_head_for_all_ids_is_the_head_itself_and_no_copy():
+    head = output_head(LanguageModel(tiny_model("llama")), "the target")
+    assert head.only(None) is head
+
+
+def test_states_of_a_wider_dtype_are_taken_and_have_gradients_of_their_own():
+    head = output_head(LanguageModel(tiny_model("phi").half()), "the target")
+    states = torch.randn(3, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    logits = head(states)
+    assert logits.dtype == torch.float16
+    assert torch.equal(logits, head(states.half()))
+    (slope,) = torch.autograd.grad(logits.sum(), states)
+    assert slope.dtype == torch.float32
+    assert slope.abs().max() > 0
+
+
 def refused(model):
     with pytest.raises(BadInput, match=r"whose logits are not its head over its last hidden state") as caught:
         output_head(model, "the target of draft 'd'")
