@@ -163,9 +163,42 @@ def test_a_choice_that_the_drafts_head_has_no_row_for_is_never_hit():
 def test_a_second_draft_learns_exactly_what_the_first_one_got_wrong():
     eye, text, student = one_hot_case()
     heads = Heads(torch.arange(IDS), eye, eye, eye)
-    left = missed(student, text, heads)
+    (left,) = missed(student, [text], heads, 100)
     # Place 1 was right; behind 2 and 3 stand tokens 3 and 4.
     assert left.answer.tolist() == [False, False, False, True, True]
     assert torch.equal(left.tokens, text.tokens)
     none = Text(text.tokens, text.hidden, torch.zeros(5, dtype=torch.bool))
-    assert not missed(student, none, heads).answer.any()
+    assert not missed(student, [none], heads, 100)[0].answer.any()
+    assert missed(student, [], heads, 100) == []
+
+
+class Lookup:
+    """A student whose state is one per token, whichever texts stand beside it; counts its forwards."""
+
+    passes, forwards = 1, 0
+
+    def predictions(self, batch, passes=None):
+        self.forwards += 1
+        yield normal(IDS, WIDTH, seed=9)[batch.tokens[batch.answer]], batch.answer
+
+
+@pytest.mark.parametrize("rows", [3, 256])
+def test_what_was_got_wrong_is_found_in_batches_as_text_by_text(rows, monkeypatch):
+    monkeypatch.setattr(objective, "_ROWS", rows)
+    heads, student, done = heads_like("cut"), Lookup(), []
+    texts = texts_of([5, 9, 7, 2, 12, 9, 30, 4])
+    found = missed(student, texts, heads, 36, done.append)
+    assert sum(done) == len(texts)
+    assert len(done) == student.forwards < len(texts)
+    assert max(done) > 1
+    wrong = 0
+    for text, left in zip(texts, found, strict=True):
+        assert left.tokens is text.tokens
+        assert left.hidden is text.hidden
+        for place in range(len(text)):
+            state = normal(IDS, WIDTH, seed=9)[text.tokens[place - 1]]
+            right = heads.ids[heads.own(state).argmax()] == heads.full(text.hidden[place - 1]).argmax()
+            expected = place > 0 and bool(text.answer[place]) and not right
+            assert bool(left.answer[place]) == expected, place
+            wrong += expected
+    assert 10 < wrong < sum(int(text.answer[1:].sum()) for text in texts)

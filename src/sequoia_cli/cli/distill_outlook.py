@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from sequoia_cli.compiler.choice import Choice
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.core.hardware import HardwareProfile
-from sequoia_cli.core.rates import AcceptanceRates
+from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
 
 if TYPE_CHECKING:
     from sequoia_cli.distill.corpus import Text
     from sequoia_cli.engine.draft import Draft
     from sequoia_cli.engine.model import LanguageModel
+    from sequoia_cli.engine.warp import Sampling
     from sequoia_cli.measure.latency import Samples
 
 #: Held-out prompts, and tokens of each answer, that acceptance is measured on.
@@ -26,9 +27,10 @@ _BUDGET = 32
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a draft with `ids` ids brings and costs, and the tree that follows."""
+    """What a draft with `ids` ids brings and costs, and the tree that follows; all true of `conditions`."""
 
     ids: int
+    conditions: Mapping[str, Any]
     rates: AcceptanceRates
     profile: HardwareProfile
     choice: Choice
@@ -43,6 +45,8 @@ class Outlook:
         chosen = self.choice.chosen
         return {
             "draft_vocabulary": self.ids,
+            "conditions": dict(self.conditions),
+            "trials": [round(count, 4) for count in self.rates.row_trials],
             "p": [[round(rate, 4) for rate in row[:8]] for row in self.rates.p],
             "draft_seconds": [list(pair) for pair in self.profile.draft_seconds],
             "target_seconds": [list(pair) for pair in self.profile.target_seconds],
@@ -74,44 +78,82 @@ def outlooks(
     All are timed in turn and share the target's times, so that the machine's pace favours none of them.
     `on_piece` is told `pieces(drafts, prompts)` times that a piece is done.
     """
-    import torch
-
     from sequoia_cli.engine.decode import default_draft_sampling
     from sequoia_cli.engine.warp import Sampling
-    from sequoia_cli.measure.acceptance import teacher_forced
-    from sequoia_cli.measure.latency import fit_profile, largest_context, time_round
-    from sequoia_cli.measure.trials import Trials
+    from sequoia_cli.measure.latency import fit_profile, largest_context
 
     sampling = Sampling()
     pair = sampling, default_draft_sampling(sampling)
-    timed: dict[int, list[Samples]] = {size: [] for size in drafts}
-    for number in range(_ROUNDS):
-        for size, draft in drafts.items():
-            context = max(1, min(_CONTEXT, largest_context(target, draft)))
-            tokens = [token for prompt in prompts for token in prompt]
-            text = (tokens * (context // len(tokens) + 1))[:context]
-            sizes = [nodes for nodes in _SIZES if nodes <= min(size, target.vocabulary)]
-            timed[size].append(time_round(target, draft, sizes, text, number, pair))
-            on_piece()
+    context = max(1, min(_CONTEXT, *(largest_context(target, draft) for draft in drafts.values())))
+    true_of = {
+        "estimator": "teacher-forced",
+        "temperature": sampling.temperature,
+        "prompts": len(prompts),
+        "max_new_tokens": NEW_TOKENS,
+        "context": context,
+        "budget": _BUDGET,
+    }
+    timed = _timed(target, drafts, prompts, context, pair, on_piece)
     whole = fit_profile([each for rounds in timed.values() for each in rounds], conditions, {})
     found = []
     for size, draft in drafts.items():
-        trials = Trials(*pair, min(_RANKS, size), _DEPTHS, NEW_TOKENS)
-        counts = []
-        for index, prompt in enumerate(prompts):
-            noise = torch.Generator().manual_seed(0)
-            counts.append(
-                teacher_forced(target, draft, prompt, trials, index=index, eos_ids=eos_ids, generator=noise)
-            )
-            on_piece()
-        rates = AcceptanceRates.from_samples(counts, conditions, {})
+        counts = _counted(target, draft, size, prompts, eos_ids, pair, on_piece)
+        rates = AcceptanceRates.from_samples(counts, {**conditions, **true_of}, {})
         profile = replace(
             fit_profile(timed[size], conditions, {}),
             target_seconds=whole.target_seconds,
             verify_seconds=whole.verify_seconds,
         )
-        found.append(Outlook(size, rates, profile, choose(profile, rates.p, Limits(_BUDGET))))
+        found.append(Outlook(size, true_of, rates, profile, choose(profile, rates.p, Limits(_BUDGET))))
     return found
+
+
+def _timed(
+    target: LanguageModel,
+    drafts: Mapping[int, Draft],
+    prompts: Sequence[Sequence[int]],
+    context: int,
+    pair: tuple[Sampling, Sampling],
+    on_piece: Callable[[], None],
+) -> dict[int, list[Samples]]:
+    """Times of each draft, by the number of its ids, behind `context` tokens; the drafts take turns."""
+    from sequoia_cli.measure.latency import time_round
+
+    tokens = [token for prompt in prompts for token in prompt]
+    text = (tokens * (context // len(tokens) + 1))[:context]
+    timed: dict[int, list[Samples]] = {size: [] for size in drafts}
+    for number in range(_ROUNDS):
+        for size, draft in drafts.items():
+            sizes = [nodes for nodes in _SIZES if nodes <= min(size, target.vocabulary)]
+            timed[size].append(time_round(target, draft, sizes, text, number, pair))
+            on_piece()
+    return timed
+
+
+def _counted(
+    target: LanguageModel,
+    draft: Draft,
+    size: int,
+    prompts: Sequence[Sequence[int]],
+    eos_ids: Sequence[int],
+    pair: tuple[Sampling, Sampling],
+    on_piece: Callable[[], None],
+) -> list[PromptCounts]:
+    """What each prompt says of a draft with `size` ids."""
+    import torch
+
+    from sequoia_cli.measure.acceptance import teacher_forced
+    from sequoia_cli.measure.trials import Trials
+
+    trials = Trials(*pair, min(_RANKS, size), _DEPTHS, NEW_TOKENS)
+    counts = []
+    for index, prompt in enumerate(prompts):
+        noise = torch.Generator().manual_seed(0)
+        counts.append(
+            teacher_forced(target, draft, prompt, trials, index=index, eos_ids=eos_ids, generator=noise)
+        )
+        on_piece()
+    return counts
 
 
 def pieces(drafts: int, prompts: int) -> int:

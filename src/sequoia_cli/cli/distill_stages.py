@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.progress import TextColumn
 
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.distill_inputs import DraftFolder, Inputs
 from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_of
 from sequoia_cli.cli.distill_report import provenance, show_draft
 from sequoia_cli.cli.distill_texts import scripts_for, split, written
+from sequoia_cli.cli.distill_training import Job, Left, still_wrong, train
 from sequoia_cli.core.artifact import render, write_atomically
 from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
 from sequoia_cli.measure.prompts import load_prompts
@@ -26,9 +25,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sequoia_cli.distill.corpus import Text, Texts
+    from sequoia_cli.distill.feature_student import FeatureStudent
+    from sequoia_cli.distill.independent_student import IndependentStudent
     from sequoia_cli.distill.objective import Heads
     from sequoia_cli.distill.students import Kept
-    from sequoia_cli.distill.training import Progress, Training
     from sequoia_cli.distill.vocabulary import Vocabulary
     from sequoia_cli.engine.head import OutputHead
     from sequoia_cli.measure.session import Session
@@ -60,16 +60,18 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
     own = _require_fit(session, inputs, head)
     scripts = scripts_for(session, inputs, prompts, say)
     size = inputs.trained_vocabulary(_common(session, own))
+    jobs = [Job(inputs, number, size, folder.work) for number in range(inputs.count)]
+    for job in jobs:
+        job.require_same()
     folder.begin()
-    with _kept(folder.work, say):
+    with _kept(folder.work, inputs.corpus, say):
         corpus = written(session, inputs, prompts, scripts, folder.work, say)
         held_out, texts = split(corpus.texts())
-        run = _Run(session, inputs, head, own, corpus, tuple(texts), tuple(held_out), folder, say)
-        finished, documents = {}, []
-        for number in range(inputs.count):
-            name = str(number + 1) if inputs.count > 1 else ""
-            place, document = run.draft(context, number, size)
-            finished[name] = place
+        run = _Run(session, inputs, head, own, corpus, texts, held_out, say)
+        finished, documents, left = {}, [], Left(texts, held_out)
+        for job in jobs:
+            document, left = run.draft(context, job, left)
+            finished[job.below] = job.folder
             documents.append(document)
     folder.publish(finished)
     for name in finished:
@@ -99,13 +101,17 @@ def _common(session: Session, own: OutputHead) -> int:
 
 
 @contextmanager
-def _kept(work: Path, say: Commentary) -> Iterator[None]:
-    """An interruption or a failure says that the same command goes on."""
+def _kept(work: Path, corpus: str | None, say: Commentary) -> Iterator[None]:
+    """An interruption, or a failure that is not the input's, says that the same command goes on."""
     try:
         yield
     except BaseException as error:
-        say.note(f"what was done is kept in {work}; the same command goes on from there")
-        if message := out_of_memory(error):
+        message = out_of_memory(error)
+        failed = isinstance(error, SequoiaError) and not isinstance(error, BadInput)
+        if isinstance(error, KeyboardInterrupt) or failed or message:
+            places = f"{work} and {corpus}" if corpus else f"{work}"
+            say.note(f"what was done is kept in {places}; the same command goes on from there")
+        if message:
             raise SequoiaError(
                 message,
                 hint="writing texts needs less with a smaller --rows or --length, training with a smaller "
@@ -114,7 +120,7 @@ def _kept(work: Path, say: Commentary) -> Iterator[None]:
         raise
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Run:
     """What all drafts of one command have in common."""
 
@@ -123,56 +129,50 @@ class _Run:
     head: OutputHead  # of the target
     own: OutputHead  # of the drafts, which mostly is the same
     corpus: Texts
-    texts: tuple[Text, ...]
-    held_out: tuple[Text, ...]
-    folder: DraftFolder
+    texts: Sequence[Text]
+    held_out: Sequence[Text]
     say: Commentary
 
-    def __post_init__(self) -> None:
-        #: Texts and held-out texts of which only what the drafts so far get wrong counts as answers.
-        self._left = self.texts, self.held_out
+    def draft(self, context: typer.Context, job: Job, left: Left) -> tuple[dict[str, Any], Left]:
+        """Train a draft on what is left, measure it and write its folder.
 
-    def draft(self, context: typer.Context, number: int, size: int | None) -> tuple[Path, dict[str, Any]]:
-        """Train draft `number`, measure it and write its folder; returns that and what was found."""
-        from sequoia_cli.distill.objective import Heads, missed
-        from sequoia_cli.distill.students import Design, Kept, new_student, resumed_student
-        from sequoia_cli.engine.loading.vocabulary import write_vocabulary
-        from sequoia_cli.measure.session import plain_name
+        Returns what was found, and what it leaves for the next one.
+        """
+        from sequoia_cli.distill.students import Kept
 
-        inputs, session = self.inputs, self.session
-        if session.drafts:
-            student = resumed_student(session.drafts[0], session.target, inputs.passes)
-        else:
-            design = Design(inputs.kind, inputs.layers, inputs.passes, inputs.config)
-            student = new_student(session.target, self.head, design, self.texts, inputs.seed + number)
-        ids = self._ids(size).ids
-        target = self._only(self.head, ids)
-        own = target if self.own is self.head else self._only(self.own, ids)
-        heads = Heads(ids, own, target, self.head)
-        training = self._train(student, heads, number)
-        if number + 1 < inputs.count:
-            texts, held_out = (
-                tuple(missed(student, text, heads) for text in texts if bool(text.answer.any()))
-                for texts in self._left
-            )
-            self._left = texts, held_out
-        kept = Kept(student, self.own, session.target)
-        common = _common(session, self.own)
-        sizes = inputs.candidates(common)
+        student, heads = self._student(job.number), self._heads(job.size)
+        training = train(job, student, heads, left, self.corpus.digest, self.say)
+        if job.number + 1 < self.inputs.count:
+            left = still_wrong(job, student, heads, left, self.say)
+        kept = Kept(student, self.own, self.session.target)
+        sizes = self.inputs.candidates(_common(self.session, self.own))
         choices = {len(found.ids): found for found in map(self._ids, sizes)}
         found = self._look(kept, choices)
         best = max(found, key=lambda outlook: outlook.speedup)
-        place = self.folder.work / f"draft-{number + 1}"
-        shutil.rmtree(place, ignore_errors=True)
-        kept.save(place, plain_name(inputs.target), session.tokenizer)
-        chosen = choices[best.ids]
-        if best.ids < common:
-            counted = {"coverage": round(chosen.coverage, 6), "counted_on": self.corpus.digest}
-            write_vocabulary(place, chosen.ids.tolist(), counted)
-        document = provenance(context, session, self.corpus, training, found, best)
-        write_atomically(place / "distillation.json", render(document, "json"))
+        self._write(job.folder, kept, choices[best.ids])
+        document = provenance(context, self.session, self.corpus, job.number, training, found, best)
+        write_atomically(job.folder / "distillation.json", render(document, "json"))
         show_draft(found, best, self.say)
-        return place, document
+        return document, left
+
+    def _student(self, number: int) -> FeatureStudent | IndependentStudent:
+        """Draft `number` before training."""
+        from sequoia_cli.distill.students import Design, new_student, resumed_student
+
+        inputs, session = self.inputs, self.session
+        if session.drafts:
+            return resumed_student(session.drafts[0], session.target, inputs.passes)
+        design = Design(inputs.kind, inputs.layers, inputs.passes, inputs.config)
+        return new_student(session.target, self.head, design, self.texts, inputs.seed + number)
+
+    def _heads(self, size: int | None) -> Heads:
+        """What a draft of `size` ids is trained with."""
+        from sequoia_cli.distill.objective import Heads
+
+        ids = self._ids(size).ids
+        target = self._only(self.head, ids)
+        own = target if self.own is self.head else self._only(self.own, ids)
+        return Heads(ids, own, target, self.head)
 
     def _ids(self, size: int | None) -> Vocabulary:
         from sequoia_cli.distill.vocabulary import most_frequent
@@ -184,49 +184,6 @@ class _Run:
     def _only(head: OutputHead, ids: Tensor) -> OutputHead:
         """The head for these rising ids: itself, not a copy, where they are all that it has."""
         return head.only(ids if len(ids) < len(head.weight) else None)
-
-    def _train(self, student: Any, heads: Heads, number: int) -> Training:
-        from sequoia_cli.distill.training import Recipe, Training
-
-        inputs, say = self.inputs, self.say
-        recipe = Recipe(inputs.epochs, inputs.batch_tokens, inputs.learning_rate, seed=inputs.seed)
-        texts, held_out = ([text for text in texts if bool(text.answer.any())] for texts in self._left)
-        if not texts or not held_out:
-            raise BadInput(
-                f"draft {number + 1} has nothing to learn: those before it are right about all texts",
-                hint="give a smaller --count, or more --tokens",
-            )
-        training = Training(
-            student,
-            heads,
-            texts,
-            held_out,
-            recipe,
-            self.folder.work / f"training-{number + 1}.safetensors",
-            _conditions(inputs, self.corpus, number, heads),
-        )
-        if training.step:
-            say.note(f"going on from step {training.step} of {training.steps}")
-        with say.progress(TextColumn("{task.fields[state]}")) as bar:
-            name = "training" if inputs.count == 1 else f"training draft {number + 1}"
-            task = bar.add_task(name, total=training.steps, completed=training.step, state="")
-
-            def on_step(progress: Progress) -> None:
-                best = f" · p_1 {progress.best.p[0][0]:.3f}" if progress.best else ""
-                state = f"{progress.tokens_per_second:,.0f} tokens/s · loss {progress.loss:.3f}{best}"
-                bar.update(task, completed=progress.step, state=state)
-                if progress.evaluated and not say.shows_progress:  # what a log is to show
-                    left = timedelta(seconds=round(progress.seconds_left))
-                    say.note(f"{name}: step {progress.step} of {progress.steps} · {state} · {left} left")
-
-            training.run(on_step)
-        if training.best is not None:
-            rows = "; ".join(
-                f"level {depth + 1} " + " ".join(f"{rate:.3f}" for rate in row[:4])
-                for depth, row in enumerate(training.best.p)
-            )
-            say.note(f"held-out texts, the target's choice by rank: {rows} (step {training.best.step})")
-        return training
 
     def _look(self, kept: Kept, choices: Mapping[int, Vocabulary]) -> list[Outlook]:
         session, say = self.session, self.say
@@ -244,14 +201,13 @@ class _Run:
                 lambda: bar.advance(task),
             )
 
+    def _write(self, place: Path, kept: Kept, chosen: Vocabulary) -> None:
+        """The draft's folder, with a head for the ids that were chosen."""
+        from sequoia_cli.engine.loading.vocabulary import write_vocabulary
+        from sequoia_cli.measure.session import plain_name
 
-def _conditions(inputs: Inputs, corpus: Texts, number: int, heads: Heads) -> dict[str, Any]:
-    """What a training that was interrupted must agree on to be gone on with; not the learning rate."""
-    names = ("kind", "layers", "passes", "start", "count", "epochs", "batch_tokens", "seed")
-    return {
-        **{name: getattr(inputs, name) for name in names},
-        "config": inputs.config.to_dict() if inputs.config is not None else None,
-        "corpus": corpus.digest,
-        "ids": len(heads.ids),
-        "number": number,
-    }
+        shutil.rmtree(place, ignore_errors=True)
+        kept.save(place, plain_name(self.inputs.target), self.session.tokenizer)
+        if len(chosen.ids) < _common(self.session, self.own):
+            counted = {"coverage": round(chosen.coverage, 6), "counted_on": self.corpus.digest}
+            write_vocabulary(place, chosen.ids.tolist(), counted)

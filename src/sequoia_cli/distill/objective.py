@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from sequoia_cli.distill.batches import Batch, collate
+from sequoia_cli.distill.batches import Batch, batched, collate
 from sequoia_cli.distill.corpus import Text
 from sequoia_cli.engine.head import OutputHead
 
@@ -118,8 +119,8 @@ class _CrossEntropy(torch.autograd.Function):
 def hits(student: Student, batch: Batch, heads: Heads, depths: int) -> Tensor:
     """(depths, 1 + RANKS) counts: tokens of answers, and how often each rank was the target's choice."""
     ids, choice = heads.ids, torch.full_like(batch.tokens, -1)
-    choice[batch.answer] = heads.full(batch.hidden[batch.answer]).max(-1).indices
-    counts = torch.zeros(depths, 1 + RANKS)
+    choice[batch.answer] = _choices(heads.full, batch.hidden[batch.answer])
+    counts = torch.zeros(depths, 1 + RANKS, dtype=torch.long)
     for depth, (states, places) in enumerate(student.predictions(batch, depths)):
         picked = ids[heads.own(states).topk(min(RANKS, len(ids))).indices]
         equal = picked == choice[places][:, None]
@@ -129,16 +130,32 @@ def hits(student: Student, batch: Batch, heads: Heads, depths: int) -> Tensor:
 
 
 @torch.no_grad()
-def missed(student: Student, text: Text, heads: Heads) -> Text:
-    """The text as one of which only the tokens count at which the student's first choice is not the target's.
+def missed(
+    student: Student,
+    texts: Sequence[Text],
+    heads: Heads,
+    tokens: int,
+    on_texts: Callable[[int], None] = lambda count: None,
+) -> list[Text]:
+    """The texts with only those tokens as answers at which the student's first choice is not the target's.
 
-    What SpecInfer trains its next draft on (collective boost-tuning, arXiv 2305.09781, section 3.1).
+    What SpecInfer trains its next draft on (collective boost-tuning, arXiv 2305.09781, section 3.1). They are
+    looked at in batches of at most `tokens`; `on_texts` is told how many are done each time.
     """
-    batch = collate([text], heads.ids.device)
-    wrong = torch.zeros(len(text), dtype=torch.bool)
-    states, places = next(student.predictions(batch, 1))
-    choice = heads.full(batch.hidden[places]).max(-1).indices
-    picked = heads.ids[heads.own(states).max(-1).indices]
-    at = places[0].nonzero()[:, 0]
-    wrong[at[picked != choice].cpu() + 1] = True
-    return replace(text, answer=text.answer & wrong)
+    found = list(texts)
+    for group in batched(texts, tokens, 0):
+        batch = collate([texts[index] for index in group], heads.ids.device)
+        states, places = next(student.predictions(batch, 1))
+        wrong = torch.zeros_like(batch.answer)
+        picked = heads.ids[_choices(heads.own, states)]
+        wrong[places] = picked != _choices(heads.full, batch.hidden[places])
+        for index, row in zip(group, wrong.cpu(), strict=True):
+            # A place stands before the token that is guessed there.
+            found[index] = replace(texts[index], answer=pad(row[: len(texts[index]) - 1], (1, 0)))
+        on_texts(len(group))
+    return found
+
+
+def _choices(head: OutputHead, states: Tensor) -> Tensor:
+    """(n,) rows of the head that are the most probable behind (n, width) states."""
+    return torch.cat([head(piece).max(-1).indices for piece in states.split(_ROWS)])
