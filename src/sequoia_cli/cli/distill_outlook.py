@@ -57,12 +57,12 @@ class Outlook:
 
 
 def prompts_of(texts: Sequence[Text]) -> list[list[int]]:
-    """The texts up to their first answer; of one that is an answer from the start, its beginning."""
-    found = []
-    for text in texts[:PROMPTS]:
+    """Different prompts, `PROMPTS` at most: texts up to their first answer; of an answer, its beginning."""
+    found: dict[tuple[int, ...], None] = {}  # in order
+    for text in texts:
         first = int(text.answer.long().argmax()) if bool(text.answer.any()) else len(text)
-        found.append(text.tokens[: max(first, min(16, len(text) // 2), 1)].tolist())
-    return found
+        found[tuple(text.tokens[: max(first, min(16, len(text) // 2), 1)].tolist())] = None
+    return [list(prompt) for prompt in found][:PROMPTS]
 
 
 def outlooks(
