@@ -52,7 +52,9 @@ def distill_command(
     count: Annotated[
         int, typer.Option("--count", help="Drafts; each learns what those before it get wrong.")
     ] = 1,
-    tokens: Annotated[int, typer.Option("--tokens", help="Tokens of text to learn from.")] = 500_000,
+    tokens: Annotated[
+        int, typer.Option("--tokens", help="Tokens of text to learn from: the first of a --corpus with more.")
+    ] = 500_000,
     dataset: Annotated[
         str | None,
         typer.Option("--dataset", metavar="SOURCE", help="Prompts, as in acceptance; else the target's own."),
