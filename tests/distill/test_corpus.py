@@ -1,17 +1,19 @@
 """The corpus on disk: it goes on where it stopped, and says what is wrong with one that it cannot use."""
 
-import itertools
+import json
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from distilling import from_start, target_of
+from distilling import target_of
 from sequoia_cli.distill.corpus import Corpus, Text
+from sequoia_cli.distill.scripts import Lengths, answers, chats, documents, mixed
 from sequoia_cli.distill.vocabulary import most_frequent
 from sequoia_cli.distill.writing import write_corpus
 from sequoia_cli.engine.loading import tensors
 from sequoia_cli.errors import BadInput, SequoiaError
+from tiny_tokenizers import CHAT, byte_level
 
 CONDITIONS = {"target": "t", "temperatures": (0.0, 0.6), "seed": 0}
 
@@ -62,25 +64,50 @@ def test_states_keep_the_dtype_of_the_target(tmp_path):
     assert corpus.texts()[0].hidden.dtype == torch.bfloat16
 
 
-def test_an_interrupted_corpus_goes_on_to_the_same_texts_as_a_whole_one(tmp_path):
-    target, options = target_of(), {"rows": 4, "length": 12, "seed": 5}
+def scripts_of(kind):
+    """What a target of 300 ids is to write behind a number of texts, as the command has it written."""
+    temperatures, lengths = (0.0, 0.7), Lengths(user=6, opening=4, answer=8)
+    if kind == "answers":
+        prompts = [(5,), (6, 7), (8, 9, 10), (11,), (12, 13)]
+        return lambda done: answers(prompts, (2,), temperatures, lengths, 5, done)
+    tokenizer, make = byte_level(chat_template=CHAT), {"chats": chats, "documents": documents}[kind]
+    return lambda done: make(tokenizer, (2,), temperatures, lengths, mixed(5, done))
+
+
+@pytest.mark.parametrize("kind", ["chats", "documents", "answers"])
+def test_an_interrupted_corpus_goes_on_to_the_same_texts_as_a_whole_one(tmp_path, kind):
+    target, options = target_of(vocab=300), {"rows": 4, "length": 24, "seed": 5}
     whole = Corpus(tmp_path / "whole", CONDITIONS)
-    write_corpus(target, itertools.repeat(from_start()), whole, 140, **options)
+    write_corpus(target, scripts_of(kind), whole, 260, **options)
+    assert whole.shards >= 3
 
     def interrupting(count):
         heard.append(count)
-        if len(heard) == 20:  # within the second shard
+        if len(heard) == 40:  # within the second shard
             raise KeyboardInterrupt
 
     heard: list[int] = []
     part = Corpus(tmp_path / "part", CONDITIONS)
     with pytest.raises(KeyboardInterrupt):
-        write_corpus(target, itertools.repeat(from_start()), part, 140, **options, on_tokens=interrupting)
+        write_corpus(target, scripts_of(kind), part, 260, **options, on_tokens=interrupting)
     again = Corpus(tmp_path / "part", CONDITIONS)
-    assert (again.shards, again.tokens) == (1, 48)
-    write_corpus(target, itertools.repeat(from_start()), again, 140, **options)
+    assert again.shards == 1
+    write_corpus(target, scripts_of(kind), again, 260, **options)
     assert same(again.texts(), whole.texts())
     assert again.digest == whole.digest
+
+
+def test_the_first_texts_are_as_few_as_have_so_many_tokens(made, tmp_path):
+    corpus, texts, _ = made  # of 3, 2 | 4 | 2 tokens
+    for tokens, count in ((1, 1), (3, 1), (4, 2), (5, 2), (6, 3), (9, 3), (10, 4), (11, 4), (500, 4)):
+        first = corpus.first(tokens)
+        assert same(first.texts(), texts[:count])
+        assert (first.count, first.tokens) == (count, sum(map(len, texts[:count])))
+    assert corpus.first(500).digest == corpus.digest
+    alone = Corpus(tmp_path / "alone", CONDITIONS)
+    alone.add(texts[:1])
+    assert corpus.first(2).digest == alone.digest != corpus.digest
+    assert (corpus.tokens, corpus.shards, corpus.count) == (11, 3, 4)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +141,38 @@ def test_a_shard_that_is_missing_between_others_is_named(made):
 def test_other_conditions_are_named_with_both_values(made):
     _, _, folder = made
     with pytest.raises(BadInput) as caught:
-        Corpus(folder, {**CONDITIONS, "seed": 7, "rows": 3})
-    assert "made under other conditions: seed 0 there, 7 now; rows None there, 3 now" in caught.value.message
+        Corpus(folder, {**CONDITIONS, "seed": 7, "length": 3})
+    assert (
+        "made under other conditions: seed 0 there, 7 now; length None there, 3 now" in caught.value.message
+    )
     assert "--corpus" in caught.value.hint
     assert same(Corpus(folder, CONDITIONS).texts(), made[1])
+
+
+def test_how_many_rows_were_written_at_a_time_is_no_condition_of_a_corpus_that_noted_it(made):
+    corpus, texts, folder = made
+    noted = json.loads((folder / "corpus.json").read_text())
+    (folder / "corpus.json").write_text(json.dumps({**noted, "rows": 128}))
+    again = Corpus(folder, CONDITIONS)
+    assert same(again.texts(), texts)
+    assert again.digest == corpus.digest
+
+
+def test_a_corpus_without_texts_takes_on_other_conditions(tmp_path):
+    Corpus(tmp_path / "c", CONDITIONS)
+    corpus = Corpus(tmp_path / "c", {**CONDITIONS, "seed": 7})
+    corpus.add([text(1, 2)])
+    assert Corpus(tmp_path / "c", {**CONDITIONS, "seed": 7}).tokens == 2
+    with pytest.raises(BadInput, match="seed 7 there, 0 now"):
+        Corpus(tmp_path / "c", CONDITIONS)
+
+
+@pytest.mark.parametrize("content", [{"seed": 0}, {**CONDITIONS, "more": 1}, {}])
+def test_a_file_of_conditions_with_other_keys_is_not_overwritten(tmp_path, content):
+    (tmp_path / "corpus.json").write_text(json.dumps(content))
+    with pytest.raises(BadInput, match="made under other conditions"):
+        Corpus(tmp_path, CONDITIONS)
+    assert json.loads((tmp_path / "corpus.json").read_text()) == json.loads(json.dumps(content))
 
 
 def test_a_folder_that_is_no_corpus_is_left_alone(tmp_path):
@@ -170,6 +225,3 @@ def test_the_most_frequent_ids_of_answers_are_kept_in_rising_order():
     # Of ids that come up equally often, here never, the lower ones.
     assert most_frequent(texts, 5, 12).ids.tolist() == [0, 1, 2, 5, 7]
     assert most_frequent(texts, None, 12).ids.tolist() == list(range(12))
-    for size in (1, 13):
-        with pytest.raises(BadInput, match=f"--draft-vocab is {size}; expected 2 to 12"):
-            most_frequent(texts, size, 12)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from sequoia_cli.distill.scripts import Given, Lengths, Written, answers, chats, documents
+from sequoia_cli.distill.scripts import Given, Lengths, Written, answers, chats, documents, mixed
 from sequoia_cli.errors import BadInput
 from tiny_tokenizers import CHAT, CHAT_WITHOUT_BOS, SPECIAL, byte_fallback, byte_level
 
@@ -134,9 +134,12 @@ def test_a_template_that_no_user_can_be_drawn_from_is_refused_with_a_way_out(tem
 def test_a_base_model_writes_from_its_start_token_else_from_its_end_of_text():
     tokenizer = byte_level()
     for start in (SPECIAL["bos_token"], SPECIAL["eos_token"]):
-        first, text = next(documents(tokenizer, (2, 5), (0.6,), seed=0))
+        first, opening, text = next(
+            documents(tokenizer, (2, 5), (0.6,), Lengths(opening=7, answer=9), seed=0)
+        )
         assert first == Given((tokenizer.convert_tokens_to_ids(start),))
-        assert (text.ends, text.temperature, text.answer) == (frozenset({2, 5}), 0.6, True)
+        assert opening == Written(7, frozenset(), 1.0, False)
+        assert text == Written(9, frozenset({2, 5}), 0.6, True)
         tokenizer.bos_token = None
 
 
@@ -144,12 +147,23 @@ def test_a_base_model_without_either_is_refused_with_a_way_out():
     tokenizer = byte_level()
     tokenizer.bos_token = tokenizer.eos_token = None
     with pytest.raises(BadInput, match="neither a chat template nor a start token") as caught:
-        next(documents(tokenizer, (), (0.6,), seed=0))
+        next(documents(tokenizer, (), (0.6,), Lengths(), seed=0))
     assert caught.value.hint == "give prompts with --dataset"
 
 
+PROMPTS = [[1, 2], [3], [4, 5, 6]]
+
+
+def temperatures_of(scripts):
+    """For each prompt, the temperatures of its answers in the order they come in."""
+    found = {}
+    for given, answer in scripts:
+        found.setdefault(given.tokens, []).append(answer.temperature)
+    return found
+
+
 def test_prompts_come_round_once_each_before_any_comes_again():
-    prompts = [[1, 2], [3], [4, 5, 6]]
+    prompts = PROMPTS
     scripts = list(itertools.islice(answers(prompts, (2,), (0.0, 0.7), Lengths(answer=9), seed=1), 12))
     for first in range(0, 12, 3):
         assert sorted(list(part[0].tokens) for part in scripts[first : first + 3]) == prompts
@@ -157,3 +171,30 @@ def test_prompts_come_round_once_each_before_any_comes_again():
     assert {(script[1].most, script[1].ends, script[1].answer) for script in scripts} == {
         (9, frozenset({2}), True)
     }
+
+
+def test_a_prompt_is_answered_at_each_temperature_in_turn_and_greedily_once():
+    scripts = list(itertools.islice(answers(PROMPTS, (), (0.0, 0.6, 0.9, 0.0), Lengths(), seed=1), 3 * 9))
+    found = temperatures_of(scripts)
+    for each in found.values():
+        assert sorted(each[:3]) == [0.0, 0.6, 0.9]
+        assert [sorted(each[at : at + 2]) for at in (3, 5, 7)] == [[0.6, 0.9]] * 3
+    assert len({tuple(each) for each in found.values()}) > 1
+
+
+def test_with_no_temperature_above_0_there_is_one_answer_to_a_prompt():
+    found = temperatures_of(answers(PROMPTS, (), (0.0,), Lengths(), seed=1))
+    assert found == {tuple(prompt): [0.0] for prompt in PROMPTS}
+    assert list(answers(PROMPTS, (), (0.0,), Lengths(), seed=1, done=3)) == []
+
+
+def test_answers_go_on_behind_those_that_are_done_as_if_they_had_not_stopped():
+    whole = list(itertools.islice(answers(PROMPTS, (2,), (0.0, 0.7), Lengths(), seed=1), 20))
+    for done in range(12):
+        rest = answers(PROMPTS, (2,), (0.0, 0.7), Lengths(), seed=1, done=done)
+        assert list(itertools.islice(rest, 20 - done)) == whole[done:]
+
+
+def test_a_seed_and_a_number_make_a_seed_that_no_neighbours_make():
+    assert len({mixed(seed, number) for seed in range(50) for number in range(50)}) == 2500
+    assert all(0 <= mixed(seed, 1) < 1 << 64 for seed in (0, (1 << 64) - 1))

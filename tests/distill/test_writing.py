@@ -9,9 +9,10 @@ from decoding import own_greedy
 from distilling import from_start, own_states, target_of, written
 from models import SUPPORTED
 from sequoia_cli.distill.corpus import Corpus
-from sequoia_cli.distill.scripts import Given, Written
+from sequoia_cli.distill.scripts import Given, Lengths, Written, answers, documents
 from sequoia_cli.distill.writing import write, write_corpus
 from sequoia_cli.errors import SequoiaError
+from tiny_tokenizers import byte_level
 
 #: Far shorter than the texts below.
 WINDOW = {family: {"sliding_window": 5} for family in ("mistral", "gemma2", "gemma3", "phi3")}
@@ -29,6 +30,11 @@ def some_of_each(seed=0):
     generator = torch.Generator().manual_seed(seed)
     for _ in itertools.count():
         yield (SHORT, from_start(0.0, 9), from_start(1.5))[int(torch.randint(3, (), generator=generator))]
+
+
+def the_same(done):
+    """One script again and again, wherever a corpus stands."""
+    return itertools.repeat(from_start())
 
 
 def parts_of(text):
@@ -149,12 +155,65 @@ def test_the_same_seed_writes_the_same_texts_and_another_writes_others():
 
 
 def test_a_corpus_grows_pass_by_pass_each_with_random_numbers_of_its_own(tmp_path):
-    corpus, heard = Corpus(tmp_path / "c", {}), []
+    corpus, heard, shards = Corpus(tmp_path / "c", {}), [], []
     options = {"rows": 4, "length": 12, "seed": 0, "on_tokens": heard.append}
-    write_corpus(target_of(), itertools.repeat(from_start()), corpus, 100, **options)
-    assert (corpus.shards, corpus.tokens, sum(heard)) == (3, 144, 144)
+    options["on_shard"] = lambda: shards.append(corpus.tokens)
+    write_corpus(target_of(), the_same, corpus, 110, **options)
+    # Two rows are enough for the 14 tokens that are left then.
+    assert shards == [48, 96, 120]
+    assert (corpus.shards, corpus.tokens, sum(heard)) == (3, 120, 120)
     texts = [tuple(text.tokens.tolist()) for text in corpus.texts()]
-    assert len(set(texts)) == len(texts) == 12
+    assert len(set(texts)) == len(texts) == 10
+
+
+def test_no_seed_writes_later_what_another_writes_first(tmp_path):
+    target, found = target_of(), []
+    for seed in (0, 1):
+        corpus = Corpus(tmp_path / str(seed), {})
+        write_corpus(target, the_same, corpus, 96, rows=4, length=12, seed=seed)
+        found.append([tuple(text.tokens.tolist()) for text in corpus.texts()])
+    assert not set(found[0]) & set(found[1])
+
+
+def test_texts_come_in_the_order_they_began_in():
+    # Rows of one long text, and of short ones: those that are finished first are the short ones.
+    long, short = from_start(1.0), from_start(1.0, most=2)
+    texts = write(
+        target_of(), itertools.chain([long, short], itertools.repeat(short)), 2, 12, torch.Generator()
+    )
+    assert [len(text) for text in texts] == [3, 12, 3, 3, 3]
+
+
+def test_no_two_texts_of_a_base_model_are_equal_at_temperature_0_either():
+    target = target_of(vocab=300)
+    scripts = documents(byte_level(), (), (0.0,), Lengths(opening=8, answer=12), seed=0)
+    texts = write(target, scripts, 8, 63, torch.Generator().manual_seed(0))
+    assert [len(text) for text in texts] == [21] * 24  # three in each row
+    assert len({tuple(text.tokens[:9].tolist()) for text in texts}) == 24
+    for text in texts:
+        tokens, answer = parts_of(text)
+        assert answer == [False] * 9 + [True] * 12
+        assert tokens[9:] == own_greedy(target.model, tokens[:9], 12)
+
+
+def test_a_corpus_ends_where_there_are_no_more_scripts_and_has_each_once(tmp_path):
+    target = target_of()
+    prompts = [(5,), (17, 3), (42, 8, 2), (11, 40), (9, 9, 9), (30,), (31,)]
+
+    def greedy(done):
+        return answers(prompts, (), (0.0,), Lengths(answer=6), 0, done)
+
+    for rows in (4, 7, 9):  # some have a second script, none has, not all have one
+        corpus, heard = Corpus(tmp_path / str(rows), {}), []
+        write_corpus(target, greedy, corpus, 10_000, rows=rows, length=20, seed=0, on_tokens=heard.append)
+        texts = corpus.texts()
+        assert sorted(tuple(text.tokens[~text.answer].tolist()) for text in texts) == sorted(prompts)
+        assert sum(heard) == corpus.tokens == 13 + 7 * 6
+        for text in texts:
+            given = len(text) - 6
+            own = own_greedy(target.model, text.tokens[:given].tolist(), 6)
+            assert text.tokens[given:].tolist() == own
+            assert torch.allclose(text.hidden, own_states(target, text.tokens), atol=1e-9)
 
 
 def test_logits_that_are_no_numbers_end_the_writing_in_words():
