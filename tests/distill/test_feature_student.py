@@ -131,6 +131,14 @@ def test_gradients_reach_the_network_through_every_pass_and_never_the_embedding(
     assert draft.embedding.weight.grad is None
 
 
+def test_products_beyond_the_range_of_a_narrow_dtype_are_scaled_before_they_are_made():
+    drawn = torch.Generator().manual_seed(0)
+    queries, keys, values = (torch.randn(1, 2, 5, 64, generator=drawn) for _ in range(3))
+    queries, keys = 20 + queries, 200 + keys  # 64 * 20 * 200 is more than float16 holds, an eighth is not
+    passes = [(keys, values), (keys.roll(1, 2), values)]
+    assert torch.isfinite(module._attend(queries.half(), [(k.half(), v.half()) for k, v in passes])).all()
+
+
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [

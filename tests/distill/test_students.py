@@ -1,5 +1,7 @@
 """From a student to a folder and back: what was trained is what is loaded, for every family, cut or whole."""
 
+import copy
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,6 +13,7 @@ from models import SUPPORTED, tiny_model, tiny_tokenizer
 from sequoia_cli.core.tree import chain
 from sequoia_cli.distill import INDEPENDENT, KINDS, students
 from sequoia_cli.distill.batches import collate
+from sequoia_cli.distill.independent_student import from_config
 from sequoia_cli.distill.objective import divergence
 from sequoia_cli.distill.students import (
     Design,
@@ -23,7 +26,7 @@ from sequoia_cli.distill.students import (
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.head import output_head
 from sequoia_cli.engine.layout import Layout
-from sequoia_cli.engine.loading.vocabulary import write_vocabulary
+from sequoia_cli.engine.loading.vocabulary import cut_head, write_vocabulary
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput, SequoiaError
@@ -180,6 +183,21 @@ def test_a_head_like_the_targets_but_for_its_bias_is_the_drafts_own():
     own = own_head(IndependentDraft(LanguageModel(other), 64), target, whole)
     assert own is not whole
     assert own.bias is other.lm_head.bias
+
+
+def test_a_cut_head_that_scales_otherwise_has_the_targets_rows_again_and_its_own_scale():
+    target = LanguageModel(tiny_model("llama"))
+    whole = output_head(target, "the target")
+    model = from_config(target.model, tiny_model("cohere", logit_scale=0.5).config)
+    uncut = IndependentDraft(LanguageModel(copy.deepcopy(model)), 64)
+    cut_head(model, IDS)
+    draft = IndependentDraft(LanguageModel(model), 64, IDS)
+    own = own_head(draft, target, whole)
+    assert own.scale == 0.5
+    assert torch.equal(own.weight, whole.weight)
+    text = written(target, rows=1, length=12)[0]
+    again = Kept(resumed_student(draft, target, 1), own, target).draft(None)
+    assert torch.allclose(levels(again, text), levels(uncut, text), atol=1e-6)
 
 
 # --- float16

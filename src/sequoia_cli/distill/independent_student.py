@@ -53,8 +53,7 @@ def require_layers(target: PreTrainedModel, layers: int) -> None:
         raise BadInput(
             f"a draft of {layers} layers is no smaller than its target, which has {config.num_hidden_layers}"
         )
-    with torch.device("meta"):
-        skeleton = type(target)._from_config(_shortened(target.config, layers))
+    skeleton = _made(target, _shortened(target.config, layers), 0, torch.device("meta"))
     theirs = target.state_dict()
     if missing := [name for name in skeleton.state_dict() if name not in theirs]:
         raise BadInput(
@@ -78,7 +77,7 @@ def first_layers(target: PreTrainedModel, layers: int) -> PreTrainedModel:
 def from_config(target: PreTrainedModel, config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
     """A random model of `config` with the target's embedding and head, the same for the same `seed`.
 
-    Raises `BadInput` for other shapes, and for a config that no model can be made of.
+    Raises `BadInput` for other shapes.
     """
     _require_shape(target, config)
     model = _empty(target, config, seed)
@@ -89,15 +88,18 @@ def from_config(target: PreTrainedModel, config: PreTrainedConfig, seed: int = 0
 def trial_of(target: PreTrainedModel, config: PreTrainedConfig) -> PreTrainedModel:
     """A random float32 model of one layer of `config` and a few ids, on the CPU.
 
-    It shows what the family does behind its layers, at next to no cost. Raises `BadInput` as `from_config`.
+    It shows what the family does behind its layers, at next to no cost. Raises `BadInput` as `from_config`,
+    and for a config that no model can be made of.
     """
     _require_shape(target, config)
-    config = _shortened(config, 1)
-    text = config.get_text_config()
+    short = _shortened(config, 1)
+    text = short.get_text_config()
     text.vocab_size = _TRIAL_IDS
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(text, key, None)
-    return _made(target, config, 0, torch.device("cpu")).float().eval()
+    with refusing(f"no draft of family {config.model_type} can be made of its config"):
+        _made(target, config, 0, torch.device("meta"))  # all layers, without weights
+        return _made(target, short, 0, torch.device("cpu")).float().eval()
 
 
 _TRIAL_IDS = 64
@@ -138,7 +140,6 @@ def _made(
     attention = target.config._attn_implementation
     forked = [device] if device.type == "cuda" else []
     with (
-        refusing(f"no draft of family {config.model_type} can be made of its config"),
         torch.random.fork_rng(devices=forked),
         torch.device(device),
     ):

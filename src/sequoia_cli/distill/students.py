@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -177,12 +178,14 @@ def own_head(draft: Draft, target: LanguageModel, head: OutputHead) -> OutputHea
         return head
     assert isinstance(draft, IndependentDraft)
     own = output_head(draft.model, "the draft")
-    if draft.ids is not None and not _shares_embedding(draft.model.model, target):
-        raise BadInput(
-            "the output head of this draft is its own and was cut already",
-            hint="start from the draft as it was before",
-        )
-    return head if _equal(own, head.only(draft.ids)) else own
+    if draft.ids is not None:
+        if not _shares_embedding(draft.model.model, target):
+            raise BadInput(
+                "the output head of this draft is its own and was cut already",
+                hint="start from the draft as it was before",
+            )
+        own = replace(own, weight=head.weight, bias=head.bias)
+    return head if _equal(own, head) else own
 
 
 def _shares_embedding(model: PreTrainedModel, target: LanguageModel) -> bool:
@@ -219,20 +222,24 @@ class Kept:
 
         Shares all weights with the student but those of the head, where both have one dtype.
         """
-        target, student = self.target, self.student
-        if isinstance(student, FeatureStudent):
-            network = _in_dtype(student.model, target.dtype)
-            return FeatureDraft(network, student.embedding, self.own.only(ids), target.context_limit, ids)
-        twin = _twin(self._independent(student))
+        target, network = self.target, self._network
+        if isinstance(network, FeatureModel):
+            embedding = target.model.get_input_embeddings()
+            return FeatureDraft(network, embedding, self.own.only(ids), target.context_limit, ids)
+        twin = _twin(network)
         if ids is not None:
             cut_head(twin, ids)
         return IndependentDraft(LanguageModel(twin), target.vocabulary, ids)
 
-    def _independent(self, student: IndependentStudent) -> PreTrainedModel:
-        """The student's model in the target's dtype."""
-        model = _in_dtype(student.model, self.target.dtype)
+    @cached_property
+    def _network(self) -> FeatureModel | PreTrainedModel:
+        """The student's network in the target's dtype, in which it is run and written."""
+        student, target = self.student, self.target
+        if isinstance(student, FeatureStudent):
+            return _in_dtype(student.model, target.dtype)
+        model = _in_dtype(student.model, target.dtype)
         if model is not student.model and student.shares:
-            share_ends(model, self.target.model)
+            share_ends(model, target.model)
         return model
 
     def save(self, folder: Path, name: str, tokenizer: Any) -> None:
@@ -247,14 +254,15 @@ class Kept:
 
     def _write(self, folder: Path, name: str, tokenizer: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        student, target = self.student, self.target
+        network, student = self._network, self.student
         if isinstance(student, FeatureStudent):
-            save_feature(folder, _in_dtype(student.model, target.dtype), name, target.vocabulary)
+            assert isinstance(network, FeatureModel)
+            save_feature(folder, network, name, self.target.vocabulary)
             return
-        model = self._independent(student)
-        model.config.save_pretrained(folder)
-        shared = end_names(model) if student.shares else frozenset()
+        assert not isinstance(network, FeatureModel)
+        network.config.save_pretrained(folder)
+        shared = end_names(network) if student.shares else frozenset()
         if not student.shares:
             tokenizer.save_pretrained(folder)
-        weights = {key: value for key, value in model.state_dict().items() if key not in shared}
+        weights = {key: value for key, value in network.state_dict().items() if key not in shared}
         save_tensors(folder / "model.safetensors", weights, {"format": "pt"})
