@@ -182,38 +182,7 @@ def test_its_greedy_answer_makes_sense_and_stops(smollm2_pair):
     assert answer == "The capital of France is Paris.<|im_end|>"
 
 
-def test_the_default_draft_costs_only_its_own_layers(smollm2_pair):
-    target = {id(parameter) for parameter in smollm2_pair.target.parameters()}
-    own = [
-        parameter for parameter in smollm2_pair.drafts[0].model.parameters() if id(parameter) not in target
-    ]
-    assert sum(parameter.numel() for parameter in own) == 10_620_864
-    ends = (
-        smollm2_pair.drafts[0].model.get_input_embeddings(),
-        smollm2_pair.drafts[0].model.get_output_embeddings(),
-    )
-    assert {id(end.weight) for end in ends} == {id(smollm2_pair.target.get_input_embeddings().weight)}
-
-
-def test_the_default_draft_predicts_its_target_about_as_often_as_its_readme_says(smollm2_pair):
-    turns = [
-        {"role": "user", "content": "Why is the sky blue?"},
-        {
-            "role": "assistant",
-            "content": "The sky appears blue because of a phenomenon called scattering, which occurs when "
-            "sunlight enters the Earth's atmosphere. The light is made up of different colors, and each "
-            "color has a different wavelength. When light travels through the air, it is scattered in all "
-            "directions by the tiny molecules of gases, such as nitrogen and oxygen.",
-        },
-    ]
-    text = smollm2_pair.tokenizer.apply_chat_template(turns, return_tensors="pt", return_dict=True)[
-        "input_ids"
-    ]
-    answer = slice(text.shape[1] - 70, None)
-    choices, guesses = (
-        model(text).logits[0, answer].argmax(-1)
-        for model in (smollm2_pair.target, smollm2_pair.drafts[0].model)
-    )
-    hits = (choices == guesses).float().mean().item()
-    # 0.373 over many texts; a draft with random or misplaced weights is right for none in a hundred.
-    assert 0.15 < hits < 0.75
+def test_the_default_draft_costs_only_its_own_layer(smollm2_pair):
+    (draft,) = smollm2_pair.drafts
+    assert sum(parameter.numel() for parameter in draft.model.parameters()) == 4_205_376
+    assert len(draft.ids) == 8192
