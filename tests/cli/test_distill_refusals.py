@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from folders import edit_json, save
 from models import tiny_model
+from sequoia_cli.cli.distill_inputs import DraftFolder
 from sequoia_cli.distill import writing
 from sequoia_cli.engine.loading import tensors
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.errors import SequoiaError
 from tiny_tokenizers import CHAT, byte_level
 
 SMALL = (
@@ -106,6 +109,12 @@ def contents(folder):
         (["-o", "."], ". cannot be a draft's folder"),
         (["-o", "empty.txt"], "empty.txt is a file; a draft is a folder"),
         (["-o", "empty.txt/made"], "cannot be written"),
+        (["-o", "made", "--corpus", "made"], "are one, or one lies in the other"),
+        (["-o", "made", "--corpus", "./made/texts"], "are one, or one lies in the other"),
+        (["-o", "texts/made", "--corpus", "drafts/../texts"], "are one, or one lies in the other"),
+        (["-o", "made", "--corpus", "made.partial"], "made.partial, which is removed once the draft is"),
+        (["-o", "made", "--corpus", "made.partial/corpus"], "made.partial, which is removed once the draft"),
+        (["--corpus", "drafts/good-draft/texts"], "are one, or one lies in the other"),
     ],
 )
 def test_a_bad_option_is_refused_by_name(distill, empty_place, no_models, arguments, line):
@@ -174,6 +183,25 @@ def test_an_old_draft_stays_until_the_new_one_is_finished(distill, empty_place, 
     assert contents("made") == before
 
 
+@pytest.mark.parametrize("names", [[], ["made"], ["made/1", "made/2"]])
+def test_nothing_is_removed_that_was_not_there_as_a_draft_from_the_start(empty_place, names):
+    drafts_in(empty_place, *names)
+    folder = DraftFolder(Path("made"), force=True)
+    folder.begin()
+    (folder.work / "draft-1").mkdir()
+    (empty_place / "made").mkdir(exist_ok=True)
+    (empty_place / "made" / "thesis.tex").write_text("mine")
+    before = contents(".")
+    with pytest.raises(SequoiaError, match=r"made/thesis\.tex was put there while") as caught:
+        folder.publish({"": folder.work / "draft-1"})
+    assert "made.partial" in caught.value.hint
+    assert contents(".") == before
+    (empty_place / "made" / "thesis.tex").unlink()
+    folder.publish({"": folder.work / "draft-1"})
+    assert [path.name for path in empty_place.iterdir()] == ["made"]
+    assert contents("made") == {}
+
+
 # --- targets, tokenizers and drafts, before texts are written
 
 
@@ -209,6 +237,98 @@ def test_what_cannot_be_made_is_refused_before_any_text_is_written(
 @pytest.mark.parametrize("target", ["mute", "raising"])
 def test_a_target_that_cannot_begin_is_refused_with_a_way_out(distill, target, no_texts):
     assert "give prompts with --dataset" in distill("-o", "made", target=target)[2]
+
+
+@pytest.mark.parametrize(
+    ("lines", "length", "line", "hint"),
+    [
+        (["Hello", "the", "late"], 64, "3 different prompts are too few", "more prompts"),
+        (["Hello", "the", "late", "the", "Hello"], 64, "3 different prompts are too few", "more prompts"),
+        (["Hello " * 9] * 5, 16, "leaves room for an answer in a text of 16 tokens", "longer --length"),
+        (["Hello " * 20, "the", "a", "we"], 32, "3 different prompts are too few", "more prompts"),
+    ],
+)
+def test_prompts_that_cannot_be_learned_from_are_refused_before_any_text_is_written(
+    distill, empty_place, no_texts, lines, length, line, hint
+):
+    (empty_place / "prompts.txt").write_text("\n".join(lines))
+    code, out, err = distill("-o", "made", "--dataset", "prompts.txt", "--length", str(length))
+    assert (code, out) == (2, "")
+    assert line in err
+    assert hint in err
+    assert [path.name for path in empty_place.iterdir()] == ["prompts.txt"]
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """Interrupts a command where it would write texts."""
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writing, "write", interrupted)
+
+
+def test_prompts_without_room_for_an_answer_are_counted_and_left_out(distill, empty_place, stopped):
+    (empty_place / "prompts.txt").write_text("\n".join(["Hello", "the", "late", "we", "Hello " * 20]))
+    code, _, err = distill("-o", "made", "--dataset", "prompts.txt", "--length", "32")
+    assert code == 130
+    assert "1 of 5 prompts leave no room for an answer in 32 tokens and are left out" in err
+    assert "--length" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--column", "text", "--limit", "3"], "without --dataset; without effect: --column, --limit"),
+        (["--kind", "independent", "--layers", "1", "--passes", "2"], "own states; without effect: --passes"),
+        (["--start", "d", "--kind", "independent"], "of its own kind; without effect: --kind"),
+        (
+            ["--start", "d", "--epochs", "0", "--passes", "3"],
+            "trains nothing; without effect: --batch-tokens, --passes",
+        ),
+    ],
+)
+def test_options_that_change_nothing_are_named(distill, stopped, arguments, line):
+    assert line in distill("-o", "made", *arguments)[2]
+
+
+def test_options_that_were_not_given_or_change_something_are_not_named(distill, stopped):
+    assert "without effect" not in distill("-o", "made", "--passes", "2")[2]
+    assert "without effect" not in distill("-o", "made", "--kind", "independent", "--layers", "1")[2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried"),
+        RuntimeError("can't allocate memory"),
+    ],
+)
+def test_running_out_of_memory_names_what_needs_less_and_a_retry_with_that_goes_on(
+    distill, monkeypatch, error
+):
+    def full(*arguments):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write", full)
+        code, out, err = distill("-o", "made", "--corpus", "texts")
+    assert (code, out) == (1, "")
+    assert "sequoia: out of memory" in err
+    assert all(flag in err for flag in ("--rows", "--length", "--batch-tokens"))
+    assert "max-new-tokens" not in err
+    rows, right = [], writing.write
+
+    def seen(target, scripts, count, *arguments):
+        rows.append(count)
+        right(target, scripts, count, *arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writing, "write", seen)
+    assert distill("-o", "made", "--corpus", "texts", "--rows", "2", "--length", "24")[0] == 130
+    assert rows == [2]
 
 
 def test_too_few_texts_are_refused_with_a_way_out(distill):
