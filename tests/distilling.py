@@ -15,6 +15,12 @@ from sequoia_cli.distill.writing import write
 from sequoia_cli.engine.head import OutputHead, output_head
 from sequoia_cli.engine.model import LanguageModel
 
+#: Options with which `sequoia distill` is done in a moment.
+SMALL = (
+    *("--dtype", "float32", "--rows", "8", "--length", "48", "--tokens", "1500", "--epochs", "1"),
+    *("--batch-tokens", "400", "--max-new-tokens", "16", "--layers", "1"),
+)
+
 
 def target_of(family: str = "llama", dtype: torch.dtype = torch.float64, **options) -> LanguageModel:
     """A tiny target as the engine uses it."""

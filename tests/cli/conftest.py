@@ -106,3 +106,50 @@ def trees(tmp_path_factory):
         found[name] = str(place / f"{name}.json")
         Path(found[name]).write_text(json.dumps({"schema": "sequoia-tree/1", "parents": parents}))
     return found
+
+
+@pytest.fixture(scope="session")
+def targets(tmp_path_factory):
+    """Targets to make drafts for: a Qwen2 chat model and a GPT-2 base model, with a byte-level tokenizer."""
+    from folders import edit_json
+    from models import tiny_model
+    from tiny_tokenizers import CHAT_WITHOUT_BOS, byte_level
+
+    place, tokenizer = tmp_path_factory.mktemp("targets"), byte_level()
+    made = {"chat": ("qwen2", CHAT_WITHOUT_BOS), "base": ("gpt2", None)}
+    for name, (family, template) in made.items():
+        tiny_model(family, len(tokenizer), initializer_range=0.1).save_pretrained(place / name)
+        edit_json(place / name / "generation_config.json", eos_token_id=None)
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(place / name)
+    return {name: str(place / name) for name in made}
+
+
+@pytest.fixture
+def distill(run, targets, monkeypatch):
+    """Run `sequoia distill` on the chat model, with a short look at what comes of it."""
+    from distilling import SMALL
+    from sequoia_cli.cli import distill_outlook
+
+    monkeypatch.setattr(distill_outlook, "_ROUNDS", 1)
+    monkeypatch.setattr(distill_outlook, "PROMPTS", 2)
+    monkeypatch.setattr(distill_outlook, "NEW_TOKENS", 8)
+    monkeypatch.setattr(distill_outlook, "_CONTEXT", 16)
+
+    def command(*arguments, small=SMALL, target="chat"):
+        return run("distill", "--target", targets[target], *small, *arguments)
+
+    return command
+
+
+@pytest.fixture
+def done(distill):
+    """The same, and it has to succeed: what it said."""
+
+    def command(*arguments, **options):
+        code, out, err = distill(*arguments, **options)
+        assert code == 0, err
+        assert out == "" or "--json" in arguments
+        return err
+
+    return command

@@ -1,67 +1,25 @@
-"""`sequoia distill` as a user meets it: a folder that every other command takes, and steps that are kept."""
+"""`sequoia distill` as a user meets it: a folder that every other command takes."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from folders import edit_json
+from distilling import SMALL
+from folders import save
 from models import tiny_model
-from sequoia_cli.cli import distill_outlook
-from sequoia_cli.distill import training as training_module
-from sequoia_cli.distill import writing
-from tiny_tokenizers import CHAT_WITHOUT_BOS, byte_level
+from tiny_tokenizers import byte_level
 
-SMALL = (
-    *("--dtype", "float32", "--rows", "8", "--length", "48", "--tokens", "1500", "--epochs", "1"),
-    *("--batch-tokens", "400", "--max-new-tokens", "16", "--layers", "1"),
-)
 TIMES = ("--tokens", "1,2,4", "--repeats", "1", "--context", "16")
 DRAFT_FILES = {"config.json", "model.safetensors", "distillation.json"}
 
 
-@pytest.fixture(scope="module")
-def targets(tmp_path_factory):
-    """A Qwen2 chat model and a GPT-2 base model, with a byte-level tokenizer."""
-    place, tokenizer = tmp_path_factory.mktemp("targets"), byte_level()
-    made = {"chat": ("qwen2", CHAT_WITHOUT_BOS), "base": ("gpt2", None)}
-    for name, (family, template) in made.items():
-        tiny_model(family, len(tokenizer), initializer_range=0.1).save_pretrained(place / name)
-        edit_json(place / name / "generation_config.json", eos_token_id=None)
-        tokenizer.chat_template = template
-        tokenizer.save_pretrained(place / name)
-    return {name: str(place / name) for name in made}
-
-
-@pytest.fixture
-def distill(run, targets, monkeypatch):
-    """Run `sequoia distill` on the chat model, with a short look at what comes of it."""
-    monkeypatch.setattr(distill_outlook, "_ROUNDS", 1)
-    monkeypatch.setattr(distill_outlook, "PROMPTS", 2)
-    monkeypatch.setattr(distill_outlook, "NEW_TOKENS", 8)
-    monkeypatch.setattr(distill_outlook, "_CONTEXT", 16)
-
-    def command(*arguments, small=SMALL, target="chat"):
-        return run("distill", "--target", targets[target], *small, *arguments)
-
-    return command
-
-
-@pytest.fixture
-def done(distill):
-    """The same, and it has to succeed: what it said."""
-
-    def command(*arguments, **options):
-        code, out, err = distill(*arguments, **options)
-        assert code == 0, err
-        assert out == "" or "--json" in arguments
-        return err
-
-    return command
-
-
 def files(folder):
     return {path.name for path in Path(folder).iterdir()}
+
+
+def weights(folder):
+    return (Path(folder) / "model.safetensors").read_bytes()
 
 
 def ids_of(run, target, *arguments):
@@ -119,6 +77,29 @@ def test_its_record_says_how_it_came_to_be_and_what_it_is_worth(done, targets):
     assert [entry["draft_vocabulary"] for entry in data["vocabularies"]] == [300]
 
 
+def test_its_figures_say_what_they_are_true_of_and_how_much_was_counted(done):
+    err = done("-o", "made")
+    assert "at temperature 0, on 2 held-out prompts with up to 8 new tokens; times behind 16 tokens; " in err
+    assert "trees of up to 32 nodes:" in err
+    data = json.loads(Path("made/distillation.json").read_text())
+    outlook, last = data["outlook"], data["held_out"][-1]
+    assert outlook["conditions"] == {
+        "estimator": "teacher-forced",
+        "temperature": 0.0,
+        "prompts": 2,
+        "max_new_tokens": 8,
+        "context": 16,
+        "budget": 32,
+    }
+    assert len(outlook["trials"]) == len(outlook["p"])
+    assert 8 <= outlook["trials"][0] <= 2 * 8
+    assert len(last["trials"]) == len(last["p"]) == 3
+    # A level further down begins one token later in every text.
+    assert last["trials"] == sorted(last["trials"], reverse=True)
+    assert "choice by rank: level 1 0." in err
+    assert f" of {last['trials'][0]:,}; level 2 " in err
+
+
 def test_json_prints_one_document_which_is_the_record(done, distill):
     code, out, _ = distill("-o", "made", "--json", "--quiet")
     assert code == 0
@@ -141,13 +122,23 @@ def test_prompts_of_a_dataset_are_answered(done, empty_place):
 
 
 def test_several_drafts_are_made_side_by_side_and_work_together(distill, done, run, targets, trees):
-    code, out, err = distill("-o", "made", "--count", "2", "--json")
+    well = ("--epochs", "8", "--learning-rate", "0.02")  # so that the first one gets some right
+    code, out, err = distill("-o", "made", "--count", "2", *well, "--json")
     assert code == 0, err
     assert files("made") == {"1", "2"}
     first, second = (json.loads(Path(f"made/{n}/distillation.json").read_text()) for n in (1, 2))
     assert json.loads(out) == {"drafts": [first, second]}
     assert first["corpus"] == second["corpus"]
     assert Path("made/1/model.safetensors").read_bytes() != Path("made/2/model.safetensors").read_bytes()
+    # Of the second one it is said that only what the first got wrong counts.
+    assert "held-out texts, the target's choice by rank" in err
+    assert "held-out texts where the drafts before are wrong, the target's choice by rank" in err
+    (whole,) = {entry["trials"][0] for entry in first["held_out"]}
+    (left,) = {entry["trials"][0] for entry in second["held_out_missed_before"]}
+    assert left in {round(whole * (1 - entry["p"][0][0])) for entry in first["held_out"]}
+    assert left < whole
+    assert "held_out_missed_before" not in first
+    assert "held_out" not in second
     both = ("--draft", "made/1", "--draft", "made/2", "--tree", trees["tree"])
     assert ids_of(run, targets["chat"], *both) == ids_of(run, targets["chat"], "--plain")
     # They are replaced together.
@@ -178,6 +169,51 @@ def test_a_smaller_vocabulary_is_kept_and_a_finished_draft_can_be_cut(done, run,
     assert Path("further/model.safetensors").read_bytes() != Path("whole/model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("kind", ["feature", "independent"])
+def test_a_draft_that_was_cut_is_gone_on_with_and_cut_anew(done, run, targets, trees, kind):
+    done("-o", "small", "--kind", kind, "--draft-vocab", "64", "--corpus", "texts")
+    plain = ids_of(run, targets["chat"], "--plain")
+    no_layers = without_weights("--layers")
+    for name, vocabulary, ids in (("fewer", "48", 48), ("more", "200", 200), ("all", "all", None)):
+        done(
+            "-o", name, "--start", "small", "--draft-vocab", vocabulary, "--corpus", "texts", small=no_layers
+        )
+        assert weights(name) != weights("small")
+        noted = Path(name) / "draft_vocabulary.json"
+        assert (len(json.loads(noted.read_text())["ids"]) if noted.exists() else None) == ids
+        draft = ("--draft", name, "--tree", trees["tree"])
+        assert ids_of(run, targets["chat"], *draft) == plain
+
+
+@pytest.mark.parametrize("rows", [280, 320])
+def test_a_draft_whose_vocabulary_is_padded_otherwise_is_gone_on_with(
+    done, run, targets, trees, empty_place, rows
+):
+    save(empty_place / "other", "llama", rows, byte_level(), num_hidden_layers=1)
+    plain = ids_of(run, targets["chat"], "--plain")
+    common, no_layers = min(rows, 300), without_weights("--layers")
+    for name, vocabulary, ids in (("whole", "all", common), ("cut", "64", 64)):
+        done(
+            "-o", name, "--start", "other", "--draft-vocab", vocabulary, "--corpus", "texts", small=no_layers
+        )
+        record = json.loads((empty_place / name / "distillation.json").read_text())
+        assert [entry["draft_vocabulary"] for entry in record["vocabularies"]] == [ids]
+        assert json.loads((empty_place / name / "config.json").read_text())["vocab_size"] == rows
+        assert ((empty_place / name / "draft_vocabulary.json").exists()) == (name == "cut")
+        draft = ("--draft", name, "--tree", trees["tree"])
+        assert ids_of(run, targets["chat"], *draft) == plain
+
+
+@pytest.mark.parametrize("kind", ["feature", "independent"])
+def test_a_target_in_float16_gets_a_draft_too(done, run, targets, trees, kind):
+    small = ("--dtype", "float16", *without_weights("--dtype"))
+    done("-o", "made", "--kind", kind, "--draft-vocab", "64", small=small)
+    record = json.loads(Path("made/distillation.json").read_text())
+    assert record["conditions"]["dtype"] == "float16"
+    draft = ("--draft", "made", "--tree", trees["tree"])
+    assert ids_of(run, targets["chat"], *draft) == ids_of(run, targets["chat"], "--plain")
+
+
 def test_an_independent_draft_may_have_a_config_of_its_own(done, run, targets, trees, empty_place):
     config = tiny_model("llama", 300, num_hidden_layers=1).config
     config.save_pretrained(empty_place / "shape")
@@ -185,53 +221,3 @@ def test_an_independent_draft_may_have_a_config_of_its_own(done, run, targets, t
     assert json.loads(Path("made/config.json").read_text())["model_type"] == "llama"
     draft = ("--draft", "made", "--tree", trees["tree"])
     assert ids_of(run, targets["chat"], *draft) == ids_of(run, targets["chat"], "--plain")
-
-
-# --- interrupts
-
-
-def weights(folder):
-    return (Path(folder) / "model.safetensors").read_bytes()
-
-
-def test_interrupted_while_writing_it_goes_on_with_what_was_written(distill, done, monkeypatch):
-    right, calls = writing.write, []
-
-    def interrupting(*arguments):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return right(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(writing, "write", interrupting)
-        code, out, err = distill("-o", "made")
-    assert (code, out) == (130, "")
-    assert "what was done is kept in made.partial; the same command goes on from there" in err
-    assert not Path("made").exists()
-    err = done("-o", "made")
-    assert "going on from 768 tokens in made.partial/corpus" in err
-    assert files(".") == {"made"}
-    assert json.loads(Path("made/distillation.json").read_text())["corpus"]["tokens"] == 1536
-
-
-def test_interrupted_while_training_it_goes_on_to_the_same_draft(distill, done, monkeypatch):
-    done("-o", "whole", "--epochs", "2")
-    right, calls = training_module.divergence, []
-
-    def interrupting(*arguments):
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return right(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training_module, "divergence", interrupting)
-        code, out, err = distill("-o", "made", "--epochs", "2")
-    assert (code, out) == (130, "")
-    assert "what was done is kept in made.partial" in err
-    err = done("-o", "made", "--epochs", "2")
-    assert "made.partial/corpus has 1,536 tokens already" in err
-    assert "going on from step 3 of" in err
-    assert weights("made") == weights("whole")
-    assert files(".") == {"whole", "made"}

@@ -91,7 +91,8 @@ def distill_command(
     """Train a draft for a target, on texts that the target writes itself.
 
     Works with no dataset: a chat model writes both sides of chats, a base model
-    writes from its start token. An interrupted run goes on where it stopped.
+    writes from its start token. An interrupted run goes on where it stopped;
+    a training of other options is refused, or begins anew with --force.
     Ends with what the draft will do on this machine.
 
         sequoia distill --target smollm2 -o drafts/mine
