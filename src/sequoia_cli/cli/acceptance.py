@@ -128,14 +128,14 @@ def _check(estimator: str, limit: int | None, ranks: int, depths: int, new_token
     if estimator not in ESTIMATORS:
         raise BadInput(f"--estimator is '{estimator}'; expected {' or '.join(ESTIMATORS)}")
     # At the last token of a text nothing is drafted.
-    for flag, value, least in (
-        ("--limit", limit, 1),
-        ("--ranks", ranks, 1),
-        ("--depths", depths, 1),
-        ("--max-new-tokens", new_tokens, 2),
-    ):
-        if value is not None and value < least:
-            raise BadInput(f"{flag} is {value}; at least {least} is needed")
+    options.at_least(
+        {
+            "--limit": (limit, 1),
+            "--ranks": (ranks, 1),
+            "--depths": (depths, 1),
+            "--max-new-tokens": (new_tokens, 2),
+        }
+    )
     if depths > new_tokens:
         raise BadInput(f"--depths is {depths}; a text of {new_tokens} tokens is at most {new_tokens} deep")
 

@@ -78,11 +78,10 @@ def read_config(path: str | None, trust_remote_code: bool) -> Any:
         return None
     from transformers import AutoConfig
 
-    try:
+    from sequoia_cli.engine.loading.foreign import refusing
+
+    with refusing(f"--config {path} cannot be used"):
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
-    except Exception as error:  # whatever transformers makes of a user's file
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise BadInput(f"--config {path} cannot be used: {first}") from None
 
 
 class DraftFolder:
@@ -93,7 +92,7 @@ class DraftFolder:
             raise BadInput("a draft is a folder, which stdout cannot take", hint="name one with -o")
         if path.name in ("", ".."):
             raise BadInput(f"{path} cannot be a draft's folder", hint="name another with -o")
-        self.path, self._force = path, force
+        self.path = path
         self.work = path.with_name(path.name + ".partial")
         if path.is_file():
             raise BadInput(f"{path} is a file; a draft is a folder")

@@ -71,9 +71,7 @@ def profile_command(
             hint="--modelled computes a profile from its figures",
         )
     sizes, context = _sizes(tokens), 128 if context is None else context
-    for flag, value in (("--context", context), ("--repeats", repeats)):
-        if value < 1:
-            raise BadInput(f"{flag} is {value}; at least 1 is needed")
+    options.at_least({"--context": (context, 1), "--repeats": (repeats, 1)})
 
     from sequoia_cli.cli.files import publish, record, resumable
     from sequoia_cli.measure.latency import (

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from sequoia_cli.engine.cache import TreeCache
-from sequoia_cli.engine.feature_model import FeatureModel
+from sequoia_cli.engine.feature_model import FeatureModel, Rotation
 from sequoia_cli.engine.head import OutputHead
 from sequoia_cli.engine.layout import Layout, TreeMask
 from sequoia_cli.engine.warp import Sampling, probabilities
@@ -89,18 +89,16 @@ class FeatureDraft:
     def _run(self, tokens: Tensor, before: Tensor, positions: Tensor, mask: TreeMask | None) -> Tensor:
         """Predicted states (tokens, width) behind `tokens`; without a mask they are a chain."""
         length = self._cache.length + len(tokens)
+        if mask is not None:
+            allowed: Tensor | None = mask.over(length)
+        else:
+            allowed = _chain_mask(len(tokens), length, before) if len(tokens) > 1 else None
 
         def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             keys, values = self._cache.layers[layer].update(keys, values)
-            if mask is not None:
-                allowed: Tensor | None = mask.over(length)
-            elif len(tokens) > 1:
-                allowed = _chain_mask(len(tokens), length, queries)
-            else:
-                allowed = None
             return scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, enable_gqa=True)
 
-        rotation = type(self._rotation)(*(part[positions] for part in self._rotation))
+        rotation = Rotation(*(part[positions] for part in self._rotation))
         embedded = self.embedding(tokens)
         return self.model(before[None], embedded[None], rotation, attend)[0]
 
