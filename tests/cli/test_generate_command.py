@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 from transformers import AutoTokenizer
 
 from folders import own_greedy
@@ -193,6 +194,26 @@ def test_a_tree_compiled_for_another_setting_is_warned_of_by_name(generate, empt
     (warning,) = json.loads(out)["warnings"]
     for part in ("target A, here ", "draft D, here ", "temperature 0.7, here 0.0"):
         assert part in warning
+
+
+def test_a_tree_compiled_for_a_draft_before_another_training_is_warned_of(run, pair, document, models):
+    from sequoia_cli.measure.session import open_session
+
+    weights = open_session(
+        models["target"], [models["draft"]], device="cpu", dtype="float32", trust_remote_code=False
+    ).draft_weights
+    Path("prompts.txt").write_text("Hello\n")
+    measured = ("--dataset", "prompts.txt", "--max-new-tokens", "6", "--ranks", "2", "--depths", "1")
+    assert run("acceptance", *pair, *measured, "-o", "rates.yaml")[0] == 0
+    conditions = yaml.safe_load(Path("rates.yaml").read_text())["conditions"]
+    assert conditions["draft_weights"] == weights
+    for there, told in ((weights, False), ("sha256:of-another", True)):
+        inputs = {"acceptance": {"conditions": {**conditions, "draft_weights": there}}}
+        plan = {"schema": "sequoia-tree/1", "parents": [-1, 0], "inputs": inputs}
+        Path("tree.json").write_text(json.dumps(plan))
+        warnings = document(*SHORT, "--tree", "tree.json")["warnings"]
+        expected = f"draft_weights sha256:of-another, here {weights}"
+        assert [expected in warning for warning in warnings] == [True] * told
 
 
 @pytest.mark.parametrize(

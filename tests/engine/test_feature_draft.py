@@ -10,6 +10,7 @@ from features import feature_draft, true_states, twin_logits
 from models import tiny_model
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
 from sequoia_cli.engine import feature_draft as module
+from sequoia_cli.engine import model as model_module
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
@@ -102,7 +103,7 @@ def test_every_node_of_every_tree_equals_a_plain_pass_over_its_path(family, laye
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 7, 8])
 def test_prompts_of_one_token_and_of_several_prefill_pieces(length, monkeypatch):
-    monkeypatch.setattr(module, "_PREFILL_TOKENS", 3)
+    monkeypatch.setattr(model_module, "_PREFILL_TOKENS", 3)
     walk = walked(Walk(prompt=[*PROMPT, 9][:length], layers=2), STEPS[:3])
     assert walk.worst < EXACT
 

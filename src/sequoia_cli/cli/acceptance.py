@@ -105,6 +105,7 @@ def acceptance_command(
     encoded = [session.encode(prompt, raw=raw) for prompt in prompts.prompts]
     conditions = {
         **session.conditions,
+        "draft_weights": session.draft_weights,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,

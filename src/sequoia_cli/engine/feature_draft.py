@@ -12,6 +12,7 @@ from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.feature_model import FeatureModel, Rotation
 from sequoia_cli.engine.head import OutputHead
 from sequoia_cli.engine.layout import Layout, TreeMask
+from sequoia_cli.engine.model import prefill_pieces
 from sequoia_cli.engine.warp import Sampling, probabilities
 
 
@@ -51,8 +52,7 @@ class FeatureDraft:
         if hidden is not None:
             before = torch.cat((before, hidden))
         self._committed = 0
-        for first in range(0, len(prompt) - 1, _PREFILL_TOKENS):
-            rows = slice(first, min(first + _PREFILL_TOKENS, len(prompt) - 1))
+        for rows in prefill_pieces(len(prompt) - 1):
             self._run(prompt[rows], before[rows], torch.arange(rows.start, rows.stop), None)
             self._committed = rows.stop
         self._pending = prompt[-1:], before[-1:]
@@ -111,10 +111,6 @@ class FeatureDraft:
                 *block, capacity=self._capacity, dtype=weight.dtype, device=weight.device
             )
         return self._masks[key]
-
-
-#: A prompt is run in pieces of this many tokens, which bounds the memory of its attention scores.
-_PREFILL_TOKENS = 512
 
 
 def _chain_mask(tokens: int, length: int, like: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from sequoia_cli.core.tree import chain
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.layout import Layout, TreeMask
 
-#: A prompt is run in pieces of this many tokens, which bounds the memory of its attention scores.
+#: A prompt is run in pieces of this many tokens (see `prefill_pieces`).
 _PREFILL_TOKENS = 512
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -78,10 +79,9 @@ class LanguageModel:
     def prefill(self, tokens: Tensor, cache: TreeCache, *, hidden: bool = False) -> Tensor | None:
         """Run a prompt of (tokens,) into an empty cache; returns its hidden states if asked for."""
         states = []
-        for first in range(0, len(tokens), _PREFILL_TOKENS):
-            piece = tokens[first : first + _PREFILL_TOKENS]
-            positions = torch.arange(first, first + len(piece), device=self.device)
-            output = self._run(piece[None], positions[None], cache, None, hidden, 1).of_text(0)
+        for rows in prefill_pieces(len(tokens)):
+            positions = torch.arange(rows.start, rows.stop, device=self.device)
+            output = self._run(tokens[None, rows], positions[None], cache, None, hidden, 1).of_text(0)
             if output.hidden is not None:
                 states.append(output.hidden)
         return torch.cat(states) if states else None
@@ -120,6 +120,12 @@ class LanguageModel:
             arguments["output_hidden_states"] = True
         output = self.model(input_ids=tokens, **arguments)
         return Output(output.logits, output.hidden_states[-1] if hidden else None)
+
+
+def prefill_pieces(tokens: int) -> Iterator[slice]:
+    """The pieces in which a prompt is run: that bounds the memory of its attention scores."""
+    for first in range(0, tokens, _PREFILL_TOKENS):
+        yield slice(first, min(first + _PREFILL_TOKENS, tokens))
 
 
 def _context_limit(config: PreTrainedConfig) -> int:

@@ -125,13 +125,19 @@ class Run:
 
     def unlike_plan(self) -> dict[str, tuple[Any, Any]]:
         """Conditions that the tree was compiled for and that differ here: name -> (there, here)."""
-        here = {**self.session.conditions, "temperature": self.sampling.temperature}
+        here = {
+            **self.session.conditions,
+            "draft_weights": self.session.draft_weights,
+            "temperature": self.sampling.temperature,
+        }
         differing: dict[str, tuple[Any, Any]] = {}
         for part in ("profile", "acceptance"):
             stated = self.plan.inputs.get(part) if self.plan else None
             conditions = stated.get("conditions") if isinstance(stated, dict) else None
-            for key in ("target", "draft", "device", "dtype", "temperature"):
+            for key in ("target", "draft", "draft_weights", "device", "dtype", "temperature"):
                 there = conditions.get(key) if isinstance(conditions, dict) else None
                 if there is not None and here.get(key) is not None and there != here[key]:
                     differing[key] = (there, here[key])
+        if "draft" in differing:
+            differing.pop("draft_weights", None)  # another draft has others
         return differing

@@ -30,13 +30,17 @@ from sequoia_cli.measure.prompts import Prompt
 
 @dataclass(frozen=True)
 class Session:
-    """What a command works with. There are no `drafts` where only the target was loaded."""
+    """What a command works with. There are no `drafts` where only the target was loaded.
+
+    `draft_weights` is what tells a draft from itself before another training (see `LoadedDraft`).
+    """
 
     target: LanguageModel
     drafts: tuple[Draft, ...]
     tokenizer: Any
     eos_ids: tuple[int, ...]
     conditions: Mapping[str, Any]
+    draft_weights: str | None = None
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -125,6 +129,7 @@ def open_session(
         tokenizer,
         eos_ids,
         {key: value for key, value in conditions.items() if value is not None},
+        " + ".join(draft.fingerprint for draft in drafted) or None,
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from folders import alone, edit_json, edit_weights, pair, save
 from models import SUPPORTED, tiny_model, tiny_tokenizer
 from sequoia_cli.engine.loading import hub
+from sequoia_cli.engine.loading.vocabulary import write_vocabulary
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput
 
@@ -156,3 +157,18 @@ def test_a_hub_model_is_checked_before_its_weights_are_fetched(tmp_path, monkeyp
     assert [name for name, files in asked if files == list(hub.DESCRIPTION)] == ["org/target", "org/draft"]
     assert asked[2:] == [("org/draft", ["model.safetensors"]), ("org/target", ["model.safetensors"])]
     assert heard[-1] == "loading target 'org/target' and draft 'org/draft'"
+
+
+def test_a_fingerprint_tells_a_draft_from_itself_before_another_training(tmp_path):
+    target, folder = save(tmp_path / "t"), tmp_path / "d"
+
+    def fingerprint():
+        return pair(target, str(folder)).drafts[0].fingerprint
+
+    save(folder, "gpt2", seed=1)
+    before = fingerprint()
+    assert before == fingerprint()
+    save(folder, "gpt2", seed=2)
+    trained = fingerprint()
+    write_vocabulary(folder, [1, 5, 9], {})
+    assert len({before, trained, fingerprint()}) == 3

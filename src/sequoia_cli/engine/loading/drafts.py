@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,9 @@ from sequoia_cli.engine.loading.vocabulary import cut_head, read_vocabulary, req
 from sequoia_cli.engine.loading.weights import load_model, stored_names
 from sequoia_cli.errors import BadInput
 
+#: Entries of a tensor that a fingerprint reads, about.
+_ENTRIES = 256
+
 
 @dataclass(frozen=True)
 class LoadedDraft:
@@ -36,6 +40,21 @@ class LoadedDraft:
     ids: Tensor | None
     source: Source
     notes: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells these weights, in this dtype, from those behind another training of the same draft.
+
+        A few entries of each tensor, which any training changes: to read all of a large draft takes seconds.
+        """
+        entries = hashlib.sha256()
+        for name, tensor in self.model.state_dict().items():
+            flat = tensor.flatten()
+            some = flat[:: max(1, len(flat) // _ENTRIES)].float().cpu().contiguous()
+            entries.update(f"{name} {tuple(tensor.shape)} {some.tolist()}".encode())
+        if self.ids is not None:
+            entries.update(str(self.ids.tolist()).encode())
+        return f"sha256:{entries.hexdigest()}"
 
 
 class DraftFolder(Protocol):
