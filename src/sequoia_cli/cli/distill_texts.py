@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Different prompts, at least: some are held out, and the rest are learned from.
 _LEAST_PROMPTS = 4
+#: The share of prompts that are held out.
+_HELD_OUT_SHARE = 0.05
 #: Texts held out, at most: all of them are run each time that a training is looked at.
 _MOST_HELD_OUT = 64
 
@@ -172,27 +174,35 @@ def _writes_chats(session: Session, inputs: Inputs) -> bool:
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
     """Texts held out, and texts to learn from: no two of both sides answer the same prompt.
 
-    One prompt of twenty is held out, at least 2, at most 64, and of their texts as many; a prompt is all that
-    stands before the first answer. Raises `BadInput` for fewer than 4 prompts with answers.
+    About one prompt of twenty is held out, at least 2, and at most 64 of their texts are looked at; a prompt
+    is all that stands before the first answer. Which they are depends on the prompts alone, not on how many
+    there are: a draft that goes on with more texts must not be judged by some that it has learned from.
+    Raises `BadInput` for fewer than 4 prompts with answers.
     """
     prompts: dict[tuple[int, ...], list[Text]] = {}
     for text in texts:
         if bool(text.answer.any()):
             first = int(text.answer.long().argmax())
             prompts.setdefault(tuple(text.tokens[:first].tolist()), []).append(text)
-    groups = list(prompts.values())
-    if len(groups) < _LEAST_PROMPTS:
+    if len(prompts) < _LEAST_PROMPTS:
         raise BadInput(
-            f"texts with answers to {len(groups)} different prompts are too few to learn from; "
+            f"texts with answers to {len(prompts)} different prompts are too few to learn from; "
             f"{_LEAST_PROMPTS} are needed",
             hint="give more --tokens, or a longer --length",
         )
-    count = max(2, min(_MOST_HELD_OUT, len(groups) // 20))
-    # From all over, so that texts of all shards are among them.
-    held = set(range(0, len(groups), len(groups) // count)[:count])
+    ranked = sorted(prompts, key=_lot)
+    count = max(2, sum(_lot(prompt) < _HELD_OUT_SHARE for prompt in ranked))
     # One text of each prompt, then the second ones: what is looked at first is to be of many prompts.
-    rounds = zip_longest(*(group for index, group in enumerate(groups) if index in held))
+    rounds = zip_longest(*(prompts[prompt] for prompt in ranked[:count]))
+    held = set(ranked[:count])
     return (
         [text for each in rounds for text in each if text is not None][:_MOST_HELD_OUT],
-        [text for index, group in enumerate(groups) if index not in held for text in group],
+        [text for prompt, group in prompts.items() if prompt not in held for text in group],
     )
+
+
+def _lot(prompt: Sequence[int]) -> float:
+    """A number in [0, 1) that a prompt draws for good."""
+    from sequoia_cli.distill.scripts import mixed
+
+    return mixed(*prompt) / (1 << 64)
