@@ -1,5 +1,6 @@
 """`sequoia distill` that was interrupted: what was done is kept, and nothing else is gone on with."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -20,17 +21,21 @@ def weights(folder):
     return (Path(folder) / "model.safetensors").read_bytes()
 
 
-def test_interrupted_while_writing_it_goes_on_with_what_was_written(distill, done, monkeypatch):
-    right, calls = writing.write, []
+def interrupting(right, last):
+    """`right`, interrupted at its call number `last`."""
+    calls = itertools.count(1)
 
-    def interrupting(*arguments):
-        calls.append(1)
-        if len(calls) == 3:
+    def function(*arguments):
+        if next(calls) == last:
             raise KeyboardInterrupt
         return right(*arguments)
 
+    return function
+
+
+def test_interrupted_while_writing_it_goes_on_with_what_was_written(distill, done, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "write", interrupting)
+        patch.setattr(writing, "write", interrupting(writing.write, 3))
         code, out, err = distill("-o", "made")
     assert (code, out) == (130, "")
     assert "what was done is kept in made.partial; the same command goes on from there" in err
@@ -47,16 +52,8 @@ def interrupted(distill, monkeypatch):
     """Run it up to the fourth step of the training: what it said."""
 
     def command(*arguments):
-        right, calls = training_module.divergence, []
-
-        def interrupting(*given):
-            calls.append(1)
-            if len(calls) == 4:
-                raise KeyboardInterrupt
-            return right(*given)
-
         with monkeypatch.context() as patch:
-            patch.setattr(training_module, "divergence", interrupting)
+            patch.setattr(training_module, "divergence", interrupting(training_module.divergence, 4))
             code, out, err = distill(*arguments)
         assert (code, out) == (130, "")
         return err

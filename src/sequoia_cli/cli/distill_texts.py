@@ -190,11 +190,11 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
             f"{_LEAST_PROMPTS} are needed",
             hint="give more --tokens, or a longer --length",
         )
-    ranked = sorted(prompts, key=_lot)
-    count = max(2, sum(_lot(prompt) < _HELD_OUT_SHARE for prompt in ranked))
+    lots = {prompt: _lot(prompt) for prompt in prompts}
+    count = max(2, sum(lot < _HELD_OUT_SHARE for lot in lots.values()))
+    held = dict.fromkeys(sorted(prompts, key=lots.__getitem__)[:count])  # in order
     # One text of each prompt, then the second ones: what is looked at first is to be of many prompts.
-    rounds = zip_longest(*(prompts[prompt] for prompt in ranked[:count]))
-    held = set(ranked[:count])
+    rounds = zip_longest(*(prompts[prompt] for prompt in held))
     return (
         [text for each in rounds for text in each if text is not None][:_MOST_HELD_OUT],
         [text for prompt, group in prompts.items() if prompt not in held for text in group],

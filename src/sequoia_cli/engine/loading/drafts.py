@@ -50,7 +50,7 @@ class LoadedDraft:
         entries = hashlib.sha256()
         for name, tensor in self.model.state_dict().items():
             flat = tensor.flatten()
-            some = flat[:: max(1, len(flat) // _ENTRIES)].float().cpu().contiguous()
+            some = flat[:: max(1, len(flat) // _ENTRIES)].float().cpu()
             entries.update(f"{name} {tuple(tensor.shape)} {some.tolist()}".encode())
         if self.ids is not None:
             entries.update(str(self.ids.tolist()).encode())
