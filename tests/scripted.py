@@ -18,6 +18,7 @@ class ScriptedTarget:
     """A target whose law behind a token is that token's row of `table`, whatever came before."""
 
     device = torch.device("cpu")
+    recorder = None
 
     def __init__(self, table: Table, context_limit: int = 1000) -> None:
         self._logits = torch.tensor(table, dtype=torch.float64).log()

@@ -1,9 +1,11 @@
 """Drawing children without replacement: the law of the ordered draw, exactly where that can be summed."""
 
 import itertools
+from collections import Counter
 
 import pytest
 import torch
+from scipy.stats import chi2
 
 from reference import inverse, ordered_draws, without
 from sequoia_cli.engine.draw import draw, draw_children, top_children
@@ -85,3 +87,44 @@ def test_a_token_without_mass_is_never_drawn():
 def test_top_children_are_the_most_probable_in_order():
     probs = torch.tensor([[0.1, 0.4, 0.2, 0.3]])
     assert top_children(probs, [3])[0].tolist() == [1, 3, 2]
+
+
+def raced(rows, most, seed=0):
+    drawn = draw_children(rows, [most] * len(rows), torch.Generator().manual_seed(seed))
+    return [tuple(row.tolist()) for row in drawn]
+
+
+def race_p_value(draft, law, most=2, draws=20_000):
+    """Chi-squared of ordered draws by a generator; a right program fails in one of a million seeds."""
+    rows = torch.tensor(draft, dtype=torch.float32).expand(draws, -1)
+    counts = Counter(raced(rows, most))
+    assert set(counts) <= set(law)
+    cells = [(counts[drawn], draws * chance) for drawn, chance in law.items()]
+    return float(chi2.sf(sum((seen - mean) ** 2 / mean for seen, mean in cells), len(cells) - 1))
+
+
+RACED = [[0.5, 0.25, 0.25, 0.0], [0.05, 0.15, 0.1, 0.7], [1.0, 0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("draft", RACED)
+def test_draws_by_a_generator_have_the_law_of_successive_renormalised_draws(draft):
+    assert race_p_value(draft, dict(ordered_draws(draft, 2))) > 1e-6
+
+
+def test_the_check_sees_draws_of_another_law():
+    assert race_p_value([0.05, 0.15, 0.1, 0.7], dict(ordered_draws([0.06, 0.14, 0.1, 0.7], 2))) < 1e-6
+
+
+def test_by_a_generator_tokens_with_mass_come_first_however_little_it_is():
+    row = torch.tensor([[1.0, 0.0, 3e-30, 1e-30, 0.0]]).expand(2000, -1)
+    drawn = raced(row, 5)
+    assert {each[0] for each in drawn} == {0}
+    assert {frozenset(each[1:3]) for each in drawn} == {frozenset((2, 3))}
+    assert {frozenset(each[3:]) for each in drawn} == {frozenset((1, 4))}
+    # 2,000 draws at a chance of 3/4: five standard deviations.
+    assert abs(sum(each[1] == 2 for each in drawn) / 2000 - 0.75) < 5 * (0.1875 / 2000) ** 0.5
+
+
+def test_a_generator_goes_on_from_draw_to_draw():
+    generator, row = torch.Generator().manual_seed(1), torch.full((1, 1000), 1e-3)
+    assert draw_children(row, [4], generator)[0].tolist() != draw_children(row, [4], generator)[0].tolist()

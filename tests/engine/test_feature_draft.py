@@ -8,9 +8,11 @@ import torch
 from decoding import PROMPT, TREE
 from features import feature_draft, true_states, twin_logits
 from models import tiny_model
+from recording import recorded
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
 from sequoia_cli.engine import feature_draft as module
 from sequoia_cli.engine import model as model_module
+from sequoia_cli.engine.fast import fixed_cache
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
@@ -49,9 +51,11 @@ STEPS = [
 class Walk:
     """A draft beside a text that grows by random tokens; `worst` is its largest error so far."""
 
-    def __init__(self, family="llama", prompt=PROMPT, draft=None, **options):
+    def __init__(self, family="llama", prompt=PROMPT, draft=None, capture=None, **options):
         self.target = LanguageModel(tiny_model(family).double())
         self.draft = draft or feature_draft(self.target, **options)
+        if capture:
+            self.draft.fix_buffers(capture)
         self.text, self.worst, self.compared = list(prompt), 0.0, 0
         self.random = torch.Generator().manual_seed(0)
         self.start(self.draft)
@@ -99,6 +103,26 @@ def test_every_node_of_every_tree_equals_a_plain_pass_over_its_path(family, laye
     walk = walked(Walk(family, layers=layers))
     assert walk.worst < EXACT
     assert walk.compared == sum(len(level) for taken in STEPS for level in taken.tree.expanded) > 40
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_every_node_equals_that_pass_where_levels_are_recorded_and_replayed(layers, monkeypatch):
+    monkeypatch.setattr(fixed_cache, "BUCKET", 40)
+    walk = Walk(capture=recorded, layers=layers)
+    passes = []
+    monkeypatch.setattr(walk.draft, "_pass", counting(walk.draft._pass, passes))
+    walked(walk)
+    assert walk.worst < EXACT
+    assert isinstance(walk.draft._cache, fixed_cache.FixedCache)
+    assert len(passes) < sum(len(taken.tree.expanded) for taken in STEPS)  # the others were replayed
+
+
+def counting(right, calls):
+    def count(*arguments):
+        calls.append(1)
+        return right(*arguments)
+
+    return count
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 7, 8])
@@ -183,7 +207,7 @@ class TakesTheStateBehindTheToken(FeatureDraft):
 class ReadsItsFirstParent(FeatureDraft):
     def expand(self, layout, level, tokens, sampling):
         probs = super().expand(layout, level, tokens, sampling)
-        self._rows = dict.fromkeys(self._rows, 0)
+        self._predicted = self._predicted[:1].expand_as(self._predicted)
         return probs
 
 

@@ -120,7 +120,7 @@ def _mismatches(profile: HardwareProfile, rates: AcceptanceRates) -> list[str]:
     """Warnings where both files state a condition and state it differently."""
     both = [
         (key, profile.conditions[key], rates.conditions[key])
-        for key in ("target", "draft", "dtype", "temperature")
+        for key in ("target", "draft", "dtype", "quantize", "quantize_draft", "temperature")
         if profile.conditions.get(key) is not None and rates.conditions.get(key) is not None
     ]
     # Times depend on whether a temperature is 0, when nothing is sampled, and not on which it is.

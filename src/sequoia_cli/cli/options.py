@@ -35,6 +35,11 @@ Drafts = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
+Forward = Annotated[str, typer.Option("--forward", help="fast, or plain: as transformers runs the models.")]
+Quantize = Annotated[
+    str, typer.Option("--quantize", help="none, or int8: the target with weights of 8 bits.")
+]
+QuantizeDraft = Annotated[str, typer.Option("--quantize-draft", help="The same for the draft.")]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with a model. Off unless asked for.")
 ]

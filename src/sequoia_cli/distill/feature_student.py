@@ -29,7 +29,7 @@ class FeatureStudent:
         with torch.no_grad():
             embedded = self.embedding(batch.tokens).to(dtype)
         before = _shifted(batch.hidden.to(dtype))
-        rotation = self.model.rotation(torch.arange(batch.tokens.shape[1], device=embedded.device))
+        rotation = self.model.rotation(torch.arange(batch.tokens.shape[1], device=embedded.device), dtype)
         past: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.model.layers]
         for number in range(self.passes if passes is None else passes):
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from sequoia_cli.engine.upload import upload
+
 
 class TreeLayer(CacheLayerMixin):
     """Keys and values of one attention layer, (1, heads, capacity, head_dim) each, allocated at first use.
@@ -85,6 +87,6 @@ class TreeCache(Cache):
         """Keep `prefix` rows and, in this order, the rows at `prefix + offset`; forget the others."""
         rows = None
         if list(offsets) != list(range(len(offsets))):
-            rows = torch.tensor([prefix + offset for offset in offsets], device=self.layers[0].device)
+            rows = upload([prefix + offset for offset in offsets], self.layers[0].device)
         for layer in self.layers:
             layer.keep(prefix, rows, len(offsets))

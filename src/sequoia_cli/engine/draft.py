@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from sequoia_cli.engine.layout import Layout
-from sequoia_cli.engine.model import LanguageModel, Masks
+from sequoia_cli.engine.masks import Masks
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.upload import upload
 from sequoia_cli.engine.warp import Sampling, probabilities
 
 
@@ -25,6 +27,9 @@ class Draft(Protocol):
     reads_hidden: bool
     #: (columns,) the target's id of each column of `expand`; None where the columns are the ids from 0.
     ids: Tensor | None
+
+    def make_fast(self) -> None:
+        """Prepare all that it runs for speed, once and for good; its proposals stay what they are."""
 
     def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
         """Begin a text with the (tokens,) of `prompt`, of which the last is the first tree's root.
@@ -65,9 +70,14 @@ class IndependentDraft:
         self.ids = ids
         self._columns = len(ids) if ids is not None else min(model.vocabulary, target_vocabulary)
 
+    def make_fast(self) -> None:
+        """Prepare the model."""
+        self.model.make_fast()
+
     def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
         """Run all but the prompt's last token."""
         self._capacity = capacity
+        vars(self).pop("_cache", None)  # so that its rows can be used again
         self._cache = self.model.new_cache(capacity)
         self._masks: dict[tuple[Layout, int], Masks] = {}
         self._pending = [int(prompt[-1])]
@@ -78,7 +88,7 @@ class IndependentDraft:
         """One forward over the level's nodes; the first also catches up with the committed tokens."""
         model = self.model
         if level == 0:
-            tokens = torch.tensor(self._pending, device=model.device)
+            tokens = upload(self._pending, model.device)
             first = self._committed
             positions = torch.arange(first, first + len(tokens), device=model.device)
             logits = model.forward(self._known(tokens), positions, self._cache, None).logits[-1:]

@@ -22,20 +22,24 @@ def draw_rows(probs: Tensor, uniforms: Tensor) -> Tensor:
     return _locate(cumulative, cumulative[:, -1] * uniforms)
 
 
-def draw_children(probs: Tensor, counts: Sequence[int], uniforms: Tensor) -> list[Tensor]:
+def draw_children(probs: Tensor, counts: Sequence[int], noise: Tensor | torch.Generator) -> list[Tensor]:
     """Children of each row, drawn one after the other without replacement.
 
-    `probs` is (rows, vocabulary), `counts` the number of children of each row, `uniforms` (rows, most) with
-    at least as many columns as the largest count. Child i is drawn from the row's distribution without the
+    `probs` is (rows, vocabulary), `counts` the number of children of each row, `noise` uniforms (rows, most)
+    with at least as many columns as the largest count, or a generator on the device, by which they are drawn
+    without the host asking for anything. Child i is drawn from the row's distribution without the
     children before it, renormalised; where nothing is left of it, uniformly from the tokens not yet drawn
     (Sequoia, arXiv 2402.12374, Algorithm 2). Returns one (count,) tensor of tokens per row, in draw order.
     """
     most = max(counts)
     if most > probs.shape[-1]:
         raise ValueError(f"{most} different children cannot be drawn from {probs.shape[-1]} tokens")
-    tokens, left = _without_replacement(probs, uniforms[:, :most])
-    for row in (left < _THIN).nonzero()[:, 0].tolist():
-        tokens[row] = _one_by_one(probs[row], uniforms[row, :most])
+    if isinstance(noise, torch.Generator):
+        tokens = _race(probs, most, noise)
+    else:
+        tokens, left = _without_replacement(probs, noise[:, :most])
+        for row in (left < _THIN).nonzero()[:, 0].tolist():
+            tokens[row] = _one_by_one(probs[row], noise[row, :most])
     return [tokens[row, :count] for row, count in enumerate(counts)]
 
 
@@ -74,6 +78,20 @@ def _without_replacement(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tenso
         ends.append(cumulative.gather(1, token[:, None])[:, 0])
         starts.append(ends[-1] - probs.gather(1, token[:, None])[:, 0])
     return torch.stack(drawn, 1), left
+
+
+def _race(probs: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """(rows, most) tokens: the first to arrive, each after an exponential time at its probability's rate.
+
+    Whoever has arrived, the next to do so has the law of the others renormalised, so the order of arrival is
+    that of drawing without replacement (arXiv 1903.06059, there with the logarithm of times). Tokens without
+    mass come last, in any order. Times are float64: in float32 the shortest are multiples of 2^-24, which
+    would draw improbable tokens by another law than `probs`.
+    """
+    times = torch.empty(probs.shape, dtype=torch.float64, device=probs.device).exponential_(
+        generator=generator
+    )
+    return torch.where(probs > 0, probs / times, -times).topk(most, dim=-1).indices
 
 
 def _one_by_one(probs: Tensor, uniforms: Tensor) -> Tensor:

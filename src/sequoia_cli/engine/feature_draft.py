@@ -7,12 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+from transformers.cache_utils import Cache
 
+from sequoia_cli.core.tree import chain
 from sequoia_cli.engine.cache import TreeCache
+from sequoia_cli.engine.fast.capture import Capture, Recorder, cuda_graphs
+from sequoia_cli.engine.fast.fixed_cache import FixedCache, RowPool
+from sequoia_cli.engine.fast.fixed_forward import Forward, run_fixed
+from sequoia_cli.engine.fast.prepare import make_fast
 from sequoia_cli.engine.feature_model import FeatureModel, Rotation
 from sequoia_cli.engine.head import OutputHead
 from sequoia_cli.engine.layout import Layout, TreeMask
 from sequoia_cli.engine.model import prefill_pieces
+from sequoia_cli.engine.upload import upload
 from sequoia_cli.engine.warp import Sampling, probabilities
 
 
@@ -37,23 +44,38 @@ class FeatureDraft:
         """`embedding` and `head` are the target's; `ids` says which ids the head's rows are for."""
         self.model, self.embedding, self.head, self.ids = model, embedding, head, ids
         self.context_limit = context_limit
-        self._rotation = model.rotation(torch.arange(0, device=head.weight.device))
-        self._rows: dict[int, int] = {}  # of the nodes of the level that was expanded last
+        self._dtype = head.weight.dtype
+        self._rotation = model.rotation(torch.arange(0, device=head.weight.device), self._dtype)
+        self._recorder: Recorder | None = None
+        self._rows = RowPool()
+
+    def make_fast(self) -> None:
+        """Prepare the network and the head for speed, once and for good."""
+        make_fast(self.model)
+        self.head = self.head.fast()
+        if self.head.weight.device.type == "cuda":
+            self.fix_buffers(cuda_graphs(self.head.weight.device))
+
+    def fix_buffers(self, capture: Capture) -> None:
+        """From here on run levels over fixed buffers, and replay what `capture` has recorded of them."""
+        self._recorder = Recorder(capture, "the draft")
 
     @torch.inference_mode()
     def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
         """Run all but the prompt's last token; before the first there is no state, which reads as zeros."""
         self._capacity = capacity
-        self._cache = TreeCache(self.model.config.layers, capacity)
+        vars(self).pop("_cache", None)  # so that its rows can be used again
+        layers = self.model.config.layers
+        self._cache = self._rows.lease(layers, capacity) if self._recorder else TreeCache(layers, capacity)
         self._masks: dict[tuple[Layout, int], TreeMask] = {}
-        self._rotation = self.model.rotation(torch.arange(capacity + 1, device=prompt.device))
-        width, dtype = self.model.config.width, self.head.weight.dtype
-        before = torch.zeros(1, width, dtype=dtype, device=prompt.device)
+        self._chains: dict[int, TreeMask] = {}
+        self._rotation = self.model.rotation(torch.arange(capacity + 1, device=prompt.device), self._dtype)
+        before = torch.zeros(1, self.model.config.width, dtype=self._dtype, device=prompt.device)
         if hidden is not None:
             before = torch.cat((before, hidden))
         self._committed = 0
         for rows in prefill_pieces(len(prompt) - 1):
-            self._run(prompt[rows], before[rows], torch.arange(rows.start, rows.stop), None)
+            self._append(prompt[rows], before[rows], self._places(rows.start, rows.stop), None)
             self._committed = rows.stop
         self._pending = prompt[-1:], before[-1:]
 
@@ -62,15 +84,13 @@ class FeatureDraft:
         """One pass over the level's nodes; the first also catches up with the committed tokens."""
         if level == 0:
             tokens, before = self._pending
-            positions = torch.arange(self._committed, self._committed + len(tokens))
+            positions = self._places(self._committed, self._committed + len(tokens))
             self._predicted = self._run(tokens, before, positions, None)[-1:]
             self._committed += len(tokens) - 1  # the root's row is the first of the tree
         else:
-            parents = [self._rows[layout.tree.parents[node]] for node in layout.expanded[level]]
-            positions = torch.full((len(tokens),), self._committed + level)
-            mask = self._level_mask(layout, level)
-            self._predicted = self._run(tokens, self._predicted[parents], positions, mask)
-        self._rows = {node: row for row, node in enumerate(layout.expanded[level])}
+            before = self._predicted[layout.parent_rows[level]]
+            positions = torch.full_like(tokens, self._committed + level)
+            self._predicted = self._run(tokens, before, positions, self._level_mask(layout, level))
         return probabilities(self.head(self._predicted), sampling)
 
     def commit(
@@ -78,7 +98,7 @@ class FeatureDraft:
     ) -> None:
         """Keep the root's row; the accepted tokens are to be run from the states that the target now has."""
         assert hidden is not None
-        new = torch.tensor(list(tokens), device=hidden.device), hidden
+        new = upload(tokens, hidden.device), hidden
         if not layout.draft_slots:  # a step without speculation: nothing was run, the root is still to come
             self._pending = torch.cat((self._pending[0], new[0])), torch.cat((self._pending[1], new[1]))
             return
@@ -88,29 +108,60 @@ class FeatureDraft:
 
     def _run(self, tokens: Tensor, before: Tensor, positions: Tensor, mask: TreeMask | None) -> Tensor:
         """Predicted states (tokens, width) behind `tokens`; without a mask they are a chain."""
+        if not isinstance(self._cache, FixedCache):
+            return self._append(tokens, before, positions, mask)
+        assert self._recorder is not None
+        mask = mask or self._chain(len(tokens))
+        inputs = tokens, before, positions
+        return run_fixed(self._cache, inputs, mask, self._recorder, "states", self._fixed)[0]
+
+    def _append(self, tokens: Tensor, before: Tensor, positions: Tensor, mask: TreeMask | None) -> Tensor:
+        """The same over rows that are appended to the cache."""
         length = self._cache.length + len(tokens)
         if mask is not None:
             allowed: Tensor | None = mask.over(length)
         else:
             allowed = _chain_mask(len(tokens), length, before) if len(tokens) > 1 else None
-
-        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            keys, values = self._cache.layers[layer].update(keys, values)
-            return scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, enable_gqa=True)
-
         rotation = Rotation(*(part[positions] for part in self._rotation))
-        embedded = self.embedding(tokens)
-        return self.model(before[None], embedded[None], rotation, attend)[0]
+        return self._pass(tokens, before, rotation, allowed, self._cache)
+
+    def _fixed(self) -> Forward:
+        """The same as a function of what may change from step to step."""
+        assert isinstance(self._cache, FixedCache)
+        cache = self._cache.rows.inner
+
+        def run(tokens: Tensor, before: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+            rotation = self.model.rotation(positions, self._dtype)
+            return (self._pass(tokens, before, rotation, mask, cache),)
+
+        return run
+
+    def _pass(
+        self, tokens: Tensor, before: Tensor, rotation: Rotation, mask: Tensor | None, cache: Cache
+    ) -> Tensor:
+        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            keys, values = cache.layers[layer].update(keys, values)
+            return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+
+        return self.model(before[None], self.embedding(tokens)[None], rotation, attend)[0]
+
+    def _places(self, first: int, end: int) -> Tensor:
+        return torch.arange(first, end, device=self.head.weight.device)
+
+    def _chain(self, tokens: int) -> TreeMask:
+        if tokens not in self._chains:
+            self._chains[tokens] = self._mask(Layout(chain(tokens)).target_block())
+        return self._chains[tokens]
 
     def _level_mask(self, layout: Layout, level: int) -> TreeMask:
         key = (layout, level)
         if key not in self._masks:
-            weight = self.head.weight
-            block = layout.draft_block(level)
-            self._masks[key] = TreeMask(
-                *block, capacity=self._capacity, dtype=weight.dtype, device=weight.device
-            )
+            self._masks[key] = self._mask(layout.draft_block(level))
         return self._masks[key]
+
+    def _mask(self, block: tuple[Tensor, Tensor, Tensor]) -> TreeMask:
+        weight = self.head.weight
+        return TreeMask(*block, capacity=self._capacity, dtype=weight.dtype, device=weight.device)
 
 
 def _chain_mask(tokens: int, length: int, like: Tensor) -> Tensor:

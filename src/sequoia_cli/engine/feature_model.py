@@ -67,13 +67,12 @@ class FeatureModel(nn.Module):
             states = layer(states, rotation, lambda *qkv, index=index: attend(index, *qkv))
         return self.norm(states)
 
-    def rotation(self, positions: Tensor) -> Rotation:
+    def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         """Rotary positions for (tokens,) of `positions`."""
         width = self.config.head_width
         powers = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width
         angles = positions[:, None].to(torch.float64) / self.config.rope_theta**powers
         angles = torch.cat((angles, angles), -1)
-        dtype = self.join.weight.dtype
         return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
 

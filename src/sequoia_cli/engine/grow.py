@@ -13,17 +13,24 @@ from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import draw_children, top_children
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.step import Stopwatch
+from sequoia_cli.engine.step import DRAFT, Stopwatch
 from sequoia_cli.engine.warp import Sampling
 
 
 @dataclass(frozen=True)
 class Grown:
-    """Tokens of all nodes, the draft's probabilities behind each expanded one, and its seconds by level."""
+    """Tokens of all nodes, (nodes,) on the device, and what children were drawn from.
 
-    tokens: list[int]
-    rows: dict[int, Tensor]
-    level_seconds: list[float]
+    `probs[level]` has the draft's probabilities behind the nodes `layout.expanded[level]`.
+    """
+
+    tokens: Tensor
+    probs: list[Tensor]
+
+    def rows(self, layout: Layout) -> dict[int, Tensor]:
+        """The probabilities behind each expanded node."""
+        levels = zip(layout.expanded, self.probs, strict=True)
+        return {node: row for nodes, probs in levels for node, row in zip(nodes, probs, strict=True)}
 
 
 def grow(
@@ -32,38 +39,49 @@ def grow(
     layout: Layout,
     root: int,
     sampling: Sampling,
-    uniforms: Tensor,
+    noise: Tensor | torch.Generator,
     watch: Stopwatch,
     *,
     greedy: bool,
 ) -> Grown:
-    """Let a draft propose a tree behind the token `root`; `uniforms` has a number in [0, 1) for each node.
+    """Let a draft propose a tree behind the token `root`; each level is a lap `DRAFT`.
 
-    `sampling` is the draft's; `greedy` says whether the target is, which wants the most probable children.
+    `noise` has a number in [0, 1) for each node, or is a generator on the device. `sampling` is the draft's;
+    `greedy` says whether the target is, which wants the most probable children.
     """
-    tokens = [root] + [0] * (layout.tree.size - 1)
-    rows: dict[int, Tensor] = {}
-    seconds = []
+    tree = layout.tree
+    tokens = torch.full((tree.size,), root, dtype=torch.long, device=target.device)
+    levels = []
     for level, nodes in enumerate(layout.expanded):
-        level_tokens = torch.tensor([tokens[node] for node in nodes], device=target.device)
-        probs = draft.expand(layout, level, level_tokens, sampling)
-        counts = layout.child_counts[level]
-        runs = [layout.tree.children[node] for node in nodes]
-        noise = torch.zeros(len(nodes), max(counts), dtype=torch.float64)
-        for row, run in enumerate(runs):
-            noise[row, : len(run)] = uniforms[run.start : run.stop]
-        drawn, probs = pick_children(probs, counts, noise, target.vocabulary, greedy=greedy, ids=draft.ids)
+        probs = draft.expand(layout, level, tokens[layout.expanded_rows[level]], sampling)
+        runs = [tree.children[node] for node in nodes]
+        drawn, probs = pick_children(
+            probs,
+            layout.child_counts[level],
+            _of_children(noise, runs) if isinstance(noise, Tensor) else noise,
+            target.vocabulary,
+            greedy=greedy,
+            ids=draft.ids,
+        )
         # The children of a level's nodes, one after the other, are the next level.
-        tokens[runs[0].start : runs[-1].stop] = torch.cat(drawn).tolist()
-        rows.update(zip(nodes, probs, strict=True))
-        seconds.append(watch.lap())
-    return Grown(tokens, rows, seconds)
+        tokens[runs[0].start : runs[-1].stop] = torch.cat(drawn)
+        levels.append(probs)
+        watch.lap(DRAFT)
+    return Grown(tokens, levels)
+
+
+def _of_children(uniforms: Tensor, runs: Sequence[range]) -> Tensor:
+    """(runs, longest) numbers of the nodes of each run."""
+    table = torch.zeros(len(runs), max(map(len, runs)), dtype=torch.float64)
+    for row, run in enumerate(runs):
+        table[row, : len(run)] = uniforms[run.start : run.stop]
+    return table
 
 
 def pick_children(
     probs: Tensor,
     counts: Sequence[int],
-    uniforms: Tensor,
+    noise: Tensor | torch.Generator,
     vocabulary: int,
     *,
     greedy: bool,
@@ -77,7 +95,7 @@ def pick_children(
     if greedy and ids is not None and max(counts) <= len(ids):
         return [ids[picked] for picked in top_children(probs, counts)], probs
     probs = over_vocabulary(probs, vocabulary, ids)
-    return (top_children(probs, counts) if greedy else draw_children(probs, counts, uniforms)), probs
+    return (top_children(probs, counts) if greedy else draw_children(probs, counts, noise)), probs
 
 
 def over_vocabulary(probs: Tensor, vocabulary: int, ids: Tensor | None) -> Tensor:

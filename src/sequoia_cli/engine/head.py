@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from sequoia_cli.engine.fast.linear import FastLinear
+from sequoia_cli.engine.fast.matrix import Matrix
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput
 
@@ -20,10 +22,13 @@ class OutputHead:
     bias: Tensor | None = None
     scale: float = 1.0
     cap: float | None = None
+    quantised: bool = False
+    product: FastLinear | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Logits (..., ids) of (..., width) hidden states, in the head's dtype whatever theirs is."""
-        logits = linear(hidden.to(self.weight.dtype), self.weight, self.bias)
+        hidden = hidden.to(self.weight.dtype)
+        logits = self.product(hidden) if self.product else linear(hidden, self.weight, self.bias)
         if self.scale != 1:
             logits = logits * self.scale
         return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
@@ -33,7 +38,11 @@ class OutputHead:
         if ids is None:
             return self
         bias = self.bias[ids] if self.bias is not None else None
-        return replace(self, weight=self.weight[ids].contiguous(), bias=bias)
+        return replace(self, weight=self.weight[ids].contiguous(), bias=bias, product=None)
+
+    def fast(self) -> OutputHead:
+        """The same head, prepared for speed."""
+        return replace(self, product=FastLinear(Matrix(self.weight, self.bias, self.quantised)))
 
 
 @torch.inference_mode()
@@ -50,7 +59,8 @@ def output_head(model: LanguageModel, name: str) -> OutputHead:
     config = model.config
     scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
     cap = getattr(config, "final_logit_softcapping", None)
-    head = OutputHead(found.detach(), getattr(module, "bias", None), float(scale), cap)
+    quantised = getattr(module, "quantised", False)
+    head = OutputHead(found.detach(), getattr(module, "bias", None), float(scale), cap, quantised)
     tokens = torch.arange(8, device=model.device) % model.vocabulary
     output = model.forward(
         tokens, torch.arange(8, device=model.device), model.new_cache(8), None, hidden=True

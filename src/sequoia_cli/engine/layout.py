@@ -9,6 +9,9 @@ from torch import Tensor
 
 from sequoia_cli.core.tree import TokenTree
 
+#: What a model takes for its attention mask: one, or one by name for each kind of attention layer.
+MaskArgument = Tensor | dict[str, Tensor]
+
 
 def ancestor_matrix(tree: TokenTree) -> Tensor:
     """(n, n) booleans: entry (i, j) says whether node j is node i or one of its ancestors."""
@@ -54,23 +57,40 @@ class TreeMask:
 
     def over(self, length: int) -> Tensor:
         """The mask over `length` cache rows, prefix and nodes together: (1, 1, rows, length)."""
-        mask = self._buffer[..., self._buffer.shape[-1] - length :]
+        mask = self._view(length)
         if mask.device.type == "cpu":
             return mask
         # The fused kernels of accelerators want rows and their start on multiples of 8 elements.
         aligned = mask.new_empty((*mask.shape[:-1], -(-length // 8) * 8))[..., :length]
         return aligned.copy_(mask)
 
+    #: A single mask has no kinds to tell apart (see `FixedMasks`).
+    kinds: tuple[str, ...] = ()
+
+    def buffers(self, columns: int) -> Tensor:
+        """Room for the mask over `columns` cache rows."""
+        return self._buffer.new_empty(*self._buffer.shape[:-1], columns)
+
+    def fill(self, buffers: MaskArgument, length: int) -> None:
+        """Write `over(length)` into the buffer's first columns, and forbid the others."""
+        assert isinstance(buffers, Tensor)
+        buffers[..., :length].copy_(self._view(length))
+        buffers[..., length:].fill_(torch.finfo(buffers.dtype).min)
+
+    def _view(self, length: int) -> Tensor:
+        return self._buffer[..., self._buffer.shape[-1] - length :]
+
 
 class Layout:
     """What one tree looks like to the target, which sees it whole, and to a draft, which grows it by levels.
 
     A draft runs only the nodes that have children; its rows are those nodes, breadth-first
-    (`draft_slots[node]` is the row of a node behind the root's).
+    (`draft_slots[node]` is the row of a node behind the root's). What a step needs of it on `device` is
+    there.
     """
 
-    def __init__(self, tree: TokenTree) -> None:
-        self.tree = tree
+    def __init__(self, tree: TokenTree, device: torch.device | None = None) -> None:
+        self.tree, self.device = tree, device or torch.device("cpu")
         self.node_depths = torch.tensor(tree.node_depths)
         self.expanded = tree.expanded
         self.child_counts = tuple(
@@ -79,6 +99,25 @@ class Layout:
         nodes = [node for level in self.expanded for node in level]
         self.draft_slots = {node: slot for slot, node in enumerate(nodes)}
         self._draft_nodes = torch.tensor(nodes, dtype=torch.long)
+
+    @cached_property
+    def depths(self) -> Tensor:
+        """(n,) distance of each node from the root, on the device."""
+        return self.node_depths.to(self.device)
+
+    @cached_property
+    def expanded_rows(self) -> tuple[Tensor, ...]:
+        """The nodes of each level of `expanded`, on the device."""
+        return tuple(torch.tensor(nodes, device=self.device) for nodes in self.expanded)
+
+    @cached_property
+    def parent_rows(self) -> tuple[Tensor, ...]:
+        """For each level of `expanded`, its nodes' parents as rows of the level before, on the device."""
+        places = [{node: row for row, node in enumerate(nodes)} for nodes in ((-1,), *self.expanded)]
+        return tuple(
+            torch.tensor([place[self.tree.parents[node]] for node in nodes], device=self.device)
+            for place, nodes in zip(places, self.expanded, strict=False)
+        )
 
     @cached_property
     def ancestors(self) -> Tensor:

@@ -8,18 +8,13 @@ from transformers import PreTrainedConfig
 
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.layout import Layout
-from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.model import ROUNDING, ROUNDING_HALF, LanguageModel
 from sequoia_cli.errors import BadInput
 
 _TREE = TokenTree((-1, 0, 0, 1, 1, 2, 4))
 _PREFIX = 5
 #: A path of which no node stands where a chain would have put it.
 _ACCEPTED = (0, 1, 4, 6)
-
-#: Largest relative error of the logits that rounding explains. A wrong mask, position or cache row gives 0.2
-#: and more in every family tried; bfloat16 gives up to 0.03 over 30 layers, float32 up to 1e-4.
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
-_TOLERANCE_HALF = 0.1
 
 
 def check_tree_attention(model: LanguageModel, name: str) -> float:
@@ -37,7 +32,7 @@ def check_tree_attention(model: LanguageModel, name: str) -> float:
     except Exception as failure:  # whatever a model does with arguments it was not made for
         detail = str(failure).strip().splitlines() or [""]
         raise _refusal(model, name, f"{type(failure).__name__}: {detail[0][:160]}") from failure
-    tolerance = _TOLERANCE.get(model.dtype, _TOLERANCE_HALF)
+    tolerance = ROUNDING.get(model.dtype, ROUNDING_HALF)
     if not error <= tolerance:
         raise _refusal(
             model, name, f"its logits for a tree are off by {error:.2g} (rounding allows {tolerance:g})"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 #: Reasons for the last step: an end-of-text id, the token budget, the model's context.
 STOP, LENGTH, CONTEXT = "stop", "length", "context"
+
+#: Stages of a step.
+PREFILL, DRAFT, TARGET, VERIFY, OTHER = "prefill", "draft", "target", "verify", "other"
 
 
 @dataclass(frozen=True)
@@ -35,20 +39,48 @@ class Step:
     finish: str | None = None
 
 
-@dataclass
 class Stopwatch:
-    """Seconds since the last lap. On an accelerator a lap waits for the work that was queued."""
+    """Seconds of a step's stages, lap by lap.
 
-    device: torch.device
-    _last: float = field(default=0.0, init=False)
+    An accelerator works through a queue. There laps end at marks in the queue, which are read once the host
+    has waited for results anyway: a wait for each lap would cost what the queue is for.
+    """
 
-    def __post_init__(self) -> None:
-        self.lap()
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._laps: list[tuple[str, float]] = []
+        self._last = time.perf_counter()
+        self._queued = [("", self._mark())] if device.type == "cuda" else []
 
-    def lap(self) -> float:
-        """Seconds since the lap before."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+    def lap(self, stage: str) -> None:
+        """What was done since the lap before belongs to `stage`."""
+        if self._queued:
+            self._queued.append((stage, self._mark()))
+        else:
+            self._laps.append((stage, self._since()))
+
+    def awaited(self, stage: str) -> None:
+        """The same, where the host has just waited for all that was queued: from here on its clock counts.
+
+        What no mark accounts for, as where the queue was empty, belongs to `stage`.
+        """
+        seconds = self._since()
+        for (_, start), (marked, end) in itertools.pairwise(self._queued):
+            self._laps.append((marked, start.elapsed_time(end) / 1000))
+            seconds -= self._laps[-1][1]
+        self._queued = []
+        self._laps.append((stage, max(0.0, seconds)))
+
+    def seconds(self, stage: str) -> tuple[float, ...]:
+        """Those of each lap of `stage`, in order. Laps behind the last `awaited` may be of the host alone."""
+        return tuple(seconds for named, seconds in self._laps if named == stage)
+
+    def _since(self) -> float:
         now = time.perf_counter()
         seconds, self._last = now - self._last, now
         return seconds
+
+    def _mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event

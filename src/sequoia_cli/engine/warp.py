@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sequoia_cli.errors import BadInput
+from sequoia_cli.core.sampling import Sampling
 
 #: How many of the most probable tokens are sorted before a nucleus is looked for among all of them.
 _NUCLEUS_CANDIDATES = 1024
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Temperature, top-k and top-p with the meaning and in the order of Hugging Face's `generate`.
-
-    Temperature 0 is greedy; `top_k` 0 and `top_p` 1 are off. Raises `BadInput` for impossible values.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise BadInput(f"temperature is {self.temperature}; expected a number from 0 (greedy) up")
-        if self.top_k < 0:
-            raise BadInput(f"top-k is {self.top_k}; expected a whole number from 0 (off) up")
-        if not 0 < self.top_p <= 1:
-            raise BadInput(f"top-p is {self.top_p}; expected a number above 0 and up to 1 (off)")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the most probable token is always taken."""
-        return self.temperature == 0
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -61,10 +35,16 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
 def _nucleus(probs: Tensor, top_p: float) -> Tensor:
     """Zero all but the smallest set of most probable tokens whose mass reaches `top_p`."""
-    size = probs.shape[-1]
-    count = min(_NUCLEUS_CANDIDATES, size)
-    values, order = probs.topk(count, dim=-1)
-    if count < size and bool((values.sum(-1) < top_p).any()):
-        values, order = probs.sort(dim=-1, descending=True, stable=True)
+    values, order = _most_probable(probs, top_p)
     before = values.cumsum(-1) - values
     return torch.zeros_like(probs).scatter(-1, order, values.masked_fill(before >= top_p, 0.0))
+
+
+def _most_probable(probs: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """Each row's most probable tokens in order, as many as have a mass of `top_p` at least."""
+    # An accelerator has sorted them all before the host knows whether it must.
+    if probs.device.type == "cpu" and probs.shape[-1] > _NUCLEUS_CANDIDATES:
+        values, order = probs.topk(_NUCLEUS_CANDIDATES, dim=-1)
+        if not bool((values.sum(-1) < top_p).any()):
+            return values, order
+    return probs.sort(dim=-1, descending=True, stable=True)

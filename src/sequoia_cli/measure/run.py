@@ -15,6 +15,9 @@ from sequoia_cli.measure.prompts import Prompt
 from sequoia_cli.measure.session import Session
 from sequoia_cli.measure.statistics import Speculation
 
+#: Conditions that times and acceptance rates both depend on.
+_DECIDE_BOTH = ("target", "draft", "device", "dtype", "quantize", "quantize_draft", "temperature")
+
 
 @dataclass
 class Run:
@@ -131,10 +134,10 @@ class Run:
             "temperature": self.sampling.temperature,
         }
         differing: dict[str, tuple[Any, Any]] = {}
-        for part in ("profile", "acceptance"):
+        for part, own in (("profile", "forward"), ("acceptance", "draft_weights")):
             stated = self.plan.inputs.get(part) if self.plan else None
             conditions = stated.get("conditions") if isinstance(stated, dict) else None
-            for key in ("target", "draft", "draft_weights", "device", "dtype", "temperature"):
+            for key in (*_DECIDE_BOTH, own):
                 there = conditions.get(key) if isinstance(conditions, dict) else None
                 if there is not None and here.get(key) is not None and there != here[key]:
                     differing[key] = (there, here[key])

@@ -22,10 +22,16 @@ from sequoia_cli.engine.loading.devices import parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
 from sequoia_cli.engine.loading.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.quantise import quantise
 from sequoia_cli.engine.selftest import check_tree_attention
 from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import Prompt
+
+#: How models run: as transformers does, or prepared for speed.
+PLAIN, FAST = FORWARDS = ("plain", "fast")
+#: Their weights: as they are loaded, or rounded to 8 bits.
+AS_LOADED, INT8 = WEIGHTS = ("none", "int8")
 
 
 @dataclass(frozen=True)
@@ -82,15 +88,24 @@ def open_session(
     device: str,
     dtype: str,
     trust_remote_code: bool,
+    forward: str = PLAIN,
+    quantize: str = AS_LOADED,
+    quantize_draft: str = AS_LOADED,
     progress: bool = False,
     announce: Callable[[str], None] = lambda line: None,
 ) -> Session:
     """Load and test a target and its drafts, of which there may be none.
 
+    `forward` is `PLAIN`, transformers' own, or `FAST`, prepared for speed; models that were made fast have
+    no weights to read any more. `quantize` and `quantize_draft` say what the weights are rounded to.
+
     `announce` is told what takes long and what was found out; `progress` lets downloads show their bars.
 
     Raises `BadInput` or `SequoiaError` saying which model, and why.
     """
+    _expect("--forward", forward, FORWARDS)
+    _expect("--quantize", quantize, WEIGHTS)
+    _expect("--quantize-draft", quantize_draft, WEIGHTS)
     # Both libraries tell in their own words what the loader says in ours.
     transformers.logging.set_verbosity_error()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
@@ -114,23 +129,42 @@ def open_session(
         drafted = list(pair.drafts)
     for note in notes:
         announce(note)
+    weights = " + ".join(draft.fingerprint for draft in drafted) or None
+    if quantize == INT8:
+        quantise(loaded)
+    if quantize_draft == INT8:
+        for one in drafted:
+            quantise(one.model)
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
+    made = tuple(make_draft(draft, model) for draft in drafted)
+    if forward == FAST:
+        model.make_fast()
+        for draft in made:
+            draft.make_fast()
     conditions = {
         "target": target,
         "draft": " + ".join(drafts) or None,
         "dtype": dtype_name(width),
+        "quantize": quantize,
+        "quantize_draft": quantize_draft if drafts else None,
+        "forward": forward,
         "device": device_name(place),
         "threads": torch.get_num_threads() if place.type == "cpu" else None,
     }
     return Session(
         model,
-        tuple(make_draft(draft, model) for draft in drafted),
+        made,
         tokenizer,
         eos_ids,
         {key: value for key, value in conditions.items() if value is not None},
-        " + ".join(draft.fingerprint for draft in drafted) or None,
+        weights,
     )
+
+
+def _expect(flag: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise BadInput(f"{flag} is '{value}'; expected {' or '.join(known)}")
 
 
 def make_draft(loaded: LoadedDraft, target: LanguageModel) -> Draft:

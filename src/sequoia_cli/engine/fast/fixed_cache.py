@@ -1,0 +1,114 @@
+"""Cache rows that never move, so that what was recorded over them holds for the next text too."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from sequoia_cli.engine.cache import TreeCache, TreeLayer
+
+#: A forward over fixed buffers attends to so many rows, or a multiple of it: one recording serves them all,
+#: and a short text does not pay for the whole capacity.
+BUCKET = 256
+
+
+class Place:
+    """Where the forward that now runs writes, `slots` (rows,) on the device, and how many rows it `sees`."""
+
+    def __init__(self) -> None:
+        self.slots: Tensor | None = None
+        self.sees = 0
+
+    @contextmanager
+    def at(self, slots: Tensor, sees: int) -> Iterator[None]:
+        """Set for one forward; outside of it rows are appended as in any `TreeLayer`."""
+        self.slots, self.sees = slots, sees
+        try:
+            yield
+        finally:
+            self.slots = None
+
+
+class FixedLayer(TreeLayer):
+    """A layer whose forward over fixed buffers has no number in it that the next one could have otherwise.
+
+    Such a forward leaves `length` alone: what is replayed runs no Python.
+    """
+
+    def __init__(self, capacity: int, place: Place) -> None:
+        super().__init__(capacity)
+        self._place = place
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate zeros: masked rows have weight 0, and 0 times what memory held may be no number."""
+        if key_states.shape[0] != 1:
+            raise ValueError(f"a fixed cache has the rows of one text, not of {key_states.shape[0]}")
+        super().lazy_initialization(key_states, value_states)
+        self.keys.zero_()
+        self.values.zero_()
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write the new rows to their slots; returns views of all rows that the forward sees."""
+        slots, sees = self._place.slots, self._place.sees
+        if slots is None:
+            return super().update(key_states, value_states)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.keys.index_copy_(2, slots, key_states)
+        self.values.index_copy_(2, slots, value_states)
+        return self.keys[:, :, :sees], self.values[:, :, :sees]
+
+
+class FixedRows:
+    """The rows of one text after another, and the forwards over them."""
+
+    def __init__(self, layers: int, capacity: int) -> None:
+        self.capacity, self.place = capacity, Place()
+        self.layers = [FixedLayer(capacity, self.place) for _ in range(layers)]
+        #: What a forward takes for its cache. Not a text's own: what was recorded outlives that.
+        self.inner = Cache(layers=self.layers)
+        self.forwards: dict[Hashable, Any] = {}
+        self.chain_masks: dict[int, Any] = {}
+
+
+class FixedCache(TreeCache):
+    """The cache of one text, in rows that it has to itself for as long as it lives."""
+
+    def __init__(self, rows: FixedRows) -> None:
+        Cache.__init__(self, layers=rows.layers)
+        self.rows, self.capacity, self.chain_masks = rows, rows.capacity, rows.chain_masks
+        self.advance(-self.length)
+
+    def seen(self, length: int) -> int:
+        """How many rows a forward attends to after which `length` are in use."""
+        return -(-length // BUCKET) * BUCKET
+
+    def advance(self, rows: int) -> None:
+        """Count rows that a forward over fixed buffers has written."""
+        for layer in self.layers:
+            layer.length += rows
+
+
+class RowPool:
+    """Hands out caches. The rows of one that is gone are used again, if no larger ones are at hand."""
+
+    def __init__(self) -> None:
+        self._free: FixedRows | None = None
+
+    def lease(self, layers: int, capacity: int) -> FixedCache:
+        """A cache of at least `capacity` rows."""
+        rows, self._free = self._free, None
+        if rows is None or rows.capacity < capacity:
+            rows = FixedRows(layers, -(-capacity // BUCKET) * BUCKET)
+        cache = FixedCache(rows)
+        weakref.finalize(cache, self._take_back, rows).atexit = False
+        return cache
+
+    def _take_back(self, rows: FixedRows) -> None:
+        if self._free is None or self._free.capacity < rows.capacity:
+            self._free = rows

@@ -1,0 +1,113 @@
+"""A loaded model made fast in place, once, by what its modules are and not by its family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from sequoia_cli.engine.fast import attention
+from sequoia_cli.engine.fast.block import Call, Shared, fast_block
+from sequoia_cli.engine.fast.linear import FastLinear, SiblingLinear, Siblings
+from sequoia_cli.engine.fast.matrix import matrix_of
+from sequoia_cli.engine.fast.norms import fast_norm
+
+
+@torch.inference_mode()
+def make_fast(model: nn.Module, ids: Tensor | None = None) -> None:
+    """Prepare norms, linear layers and attention of `model`. What is not recognised stays as it is.
+
+    A causal language model is run once, on `ids` (texts, tokens), to see which layers share an input; of any
+    other module each layer stands alone.
+    """
+    for parent, name, module in _children(model):
+        if (norm := fast_norm(module)) is not None:
+            setattr(parent, name, norm)
+    if isinstance(model, PreTrainedModel) and model.config._attn_implementation == "sdpa":
+        model.set_attn_implementation(attention.NAME)
+        if ids is not None:
+            _make_blocks(model, ids)
+    alone = [[(parent, name)] for parent, name, child in _children(model) if matrix_of(child)]
+    for group in alone if ids is None else _siblings(model, ids):
+        _fuse(group)
+
+
+def _children(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    """(parent, name, module) of all modules below `model`."""
+    return (
+        (parent, name, child)
+        for parent in list(model.modules())
+        for name, child in list(parent.named_children())
+    )
+
+
+def _make_blocks(model: nn.Module, ids: Tensor) -> None:
+    """Replace the forward of each decoder layer of the plan that `fast_block` knows.
+
+    The layer itself stays, for those who look for it by its class; its parts are gone.
+    """
+    calls: dict[nn.Module, Call] = {}
+
+    def note(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        calls[module] = Call(arguments, named, output)
+
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
+    try:
+        model(input_ids=ids, use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    shared = Shared()
+    for layer, call in calls.items():
+        if (block := fast_block(layer, shared, call)) is not None:
+            for name, _ in list(layer.named_children()):
+                delattr(layer, name)
+            layer.add_module("block", block)
+            layer.forward = block.forward
+
+
+#: (parent, name) of layers that are run on the same input, in the order in which they are.
+_Group = list[tuple[nn.Module, str]]
+
+
+def _siblings(model: nn.Module, ids: Tensor) -> list[_Group]:
+    """All linear layers, those together that a module applies to one input one after the other."""
+    places = {child: (parent, name) for parent, name, child in _children(model) if matrix_of(child)}
+    groups: list[_Group] = []
+    last: tuple[Tensor | None, nn.Module | None] = (None, None)
+    calls: dict[nn.Module, int] = {}
+
+    def note(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        nonlocal last
+        parent = places[module][0]
+        calls[module] = calls.get(module, 0) + 1
+        if arguments[0] is last[0] and parent is last[1]:
+            groups[-1].append(places[module])
+        else:
+            groups.append([places[module]])
+        last = (arguments[0], parent)
+
+    hooks = [module.register_forward_pre_hook(note) for module in places]
+    try:
+        model(input_ids=ids, use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    # A module that is run more than once in a forward has no one place.
+    return [group for group in groups if all(calls[getattr(parent, name)] == 1 for parent, name in group)]
+
+
+def _fuse(group: _Group) -> None:
+    found = [matrix for parent, name in group if (matrix := matrix_of(getattr(parent, name)))]
+    if len(group) == 1:
+        parent, name = group[0]
+        setattr(parent, name, FastLinear(found[0]))
+        return
+    siblings = Siblings(found)
+    for index, ((parent, name), matrix) in enumerate(zip(group, found, strict=True)):
+        setattr(parent, name, SiblingLinear(siblings, index, matrix))
