@@ -23,7 +23,7 @@ from sequoia_cli.measure.latency import (
     spread,
     steadied,
     time_round,
-    time_steps,
+    timed_steps,
     timing_tree,
 )
 
@@ -96,12 +96,15 @@ def clock(monkeypatch):
 @pytest.mark.parametrize("places", [(), (0,) * 40], ids=["nothing accepted", "all accepted"])
 def test_the_medians_are_the_models_own_and_first_calls_and_prefills_are_left_out(clock, places):
     target, draft = TimedTarget(clock), TimedDraft(clock, places)
-    rounds = [time_round(target, draft, SIZES, [0, 1, 2], number, GREEDY) for number in range(3)]
-    samples = merge_samples(rounds)
-    assert target.texts == 3 * len(SIZES)  # one prefill gives all steps of a size
-    assert {size: len(seconds) for size, seconds in samples["target"].items()} == dict.fromkeys(
-        SIZES, 3 * STEPS
-    )
+    visits = [
+        visit for number in range(3) for visit in time_round(target, draft, SIZES, [0, 1, 2], number, GREEDY)
+    ]
+    samples = merge_samples(visits)
+    assert len(visits) == 3 * (len(SIZES) - 1)
+    assert target.texts == 2 * len(visits)  # one prefill gives all steps of a size, another the plain ones
+    assert {size: len(seconds) for size, seconds in samples["target"].items()} == {
+        size: 3 * STEPS * (len(SIZES) - 1 if size == 1 else 1) for size in SIZES
+    }
     for size, seconds in samples["target"].items():
         assert seconds == pytest.approx([0.005 + 0.0001 * size] * len(seconds), abs=1e-9)
     assert list(samples["draft"]) == [1, 3, 8, 11]
@@ -109,27 +112,43 @@ def test_the_medians_are_the_models_own_and_first_calls_and_prefills_are_left_ou
         assert seconds == pytest.approx([0.001 + 0.0002 * width] * len(seconds), abs=1e-9)
     for seconds in samples["verify"].values():
         assert seconds == pytest.approx([0.002] * len(seconds), abs=1e-9)
-    profile = fit_profile(rounds, {"device": "slow", "context": 3}, {"command": "profile"})
+    profile = fit_profile(visits, {"device": "slow", "context": 3}, {"command": "profile"})
     assert profile.target_seconds == tuple((size, round(0.005 + 0.0001 * size, 7)) for size in SIZES)
     assert profile.draft_seconds == ((1, 0.0012), (3, 0.0016), (8, 0.0026), (11, 0.0032))
     assert profile.verify_seconds == tuple((size, 0.002) for size in SIZES)
     assert (profile.origin, profile.device) == ("measured", "slow")
-    assert profile.samples["target"][0] == [1, pytest.approx([0.0051] * 3 * STEPS)]
+    assert profile.samples["target"][1] == [2, pytest.approx([0.0052] * 3 * STEPS)]
 
 
-def test_a_machine_that_changes_speed_between_rounds_is_timed_as_if_it_did_not():
+def test_in_a_visit_plain_steps_and_the_trees_take_turns(clock):
+    target, draft = TimedTarget(clock), TimedDraft(clock)
+    sizes = []
+    target.forward = lambda tokens, *rest, f=target.forward, **named: (
+        sizes.append(len(tokens)) or f(tokens, *rest, **named)
+    )
+    (visit,) = time_round(target, draft, (1, 8), [0, 1, 2], 0, GREEDY)
+    assert sizes == [1, 1, 8, 8] + [1, 8] * (STEPS - 1)  # the first of each warms up
+    assert {size: len(seconds) for size, seconds in visit["target"].items()} == {1: STEPS, 8: STEPS}
+
+
+def test_plain_decoding_alone_is_a_visit_too(clock):
+    (visit,) = time_round(TimedTarget(clock), TimedDraft(clock), (1,), [0], 0, GREEDY)
+    assert (list(visit["target"]), visit["draft"]) == ([1], {})
+
+
+def test_a_machine_that_changes_speed_between_visits_is_timed_as_if_it_did_not():
     true = {1: 1.0, 2: 1.1, 4: 1.3}
-    rounds = [
+    visits = [
         {
-            "target": {size: [pace * seconds] * 4 for size, seconds in true.items()},
+            "target": {1: [pace * true[1]] * 4, size: [pace * true[size]] * 4},
             "draft": {1: [pace * 0.2] * 4},
             "verify": {},
         }
-        for pace in (1.0, 1.5, 0.8, 1.0, 1.0)
+        for pace, size in ((1.0, 2), (1.5, 4), (0.8, 2), (1.0, 4), (1.0, 2))
     ]
-    assert max(spread(seconds) for seconds in steadied(rounds)["target"].values()) < 1e-9
-    assert fitted(steadied(rounds)["target"]) == tuple(true.items())
-    assert steadied(rounds)["draft"][1] == pytest.approx([0.2] * 20)
+    assert max(spread(seconds) for seconds in steadied(visits)["target"].values()) < 1e-9
+    assert fitted(steadied(visits)["target"]) == tuple(true.items())
+    assert steadied(visits)["draft"][1] == pytest.approx([0.2] * 20)
 
 
 def test_every_round_has_an_order_of_its_own_and_tells_of_each_size(clock, monkeypatch):
@@ -145,13 +164,13 @@ def test_every_round_has_an_order_of_its_own_and_tells_of_each_size(clock, monke
         orders.append(sizes)
     assert orders[0] != orders[1]
     assert orders[0] == orders[2]
-    assert sorted(orders[0]) == sorted(orders[1]) == list(SIZES)
-    assert len(told) == 3 * len(SIZES)
+    assert sorted(orders[0]) == sorted(orders[1]) == list(SIZES[1:])
+    assert len(told) == 3 * (len(SIZES) - 1)
 
 
 def test_a_text_that_reaches_the_context_is_begun_again(clock):
     decoder = Decoder(TimedTarget(clock, context_limit=9), [TimedDraft(clock)], timing_tree(8), *GREEDY)
-    counted = time_steps(decoder, [0, 1, 2], 10, torch.Generator())
+    counted = list(timed_steps(decoder, [0, 1, 2], 10, torch.Generator()))
     assert len(counted) == 10
     assert {(step.size, "prefill" in step.seconds) for step in counted} == {(8, False)}
 
@@ -162,13 +181,13 @@ def test_a_context_without_room_for_a_timed_step_is_refused_by_its_length(clock,
     target, draft = TimedTarget(clock, limits[0]), TimedDraft(clock, (0,) * 40, limits[1])
     decoder = Decoder(target, [draft], timing_tree(5), *GREEDY)
     with pytest.raises(BadInput, match=f"a context of {tokens} tokens leaves no room") as error:
-        time_steps(decoder, [0] * tokens, 1, torch.Generator())
+        list(timed_steps(decoder, [0] * tokens, 1, torch.Generator()))
     assert "--context" in error.value.hint
 
 
 def test_plain_steps_need_no_room_for_a_tree(clock):
     decoder = Decoder(TimedTarget(clock, 9), [TimedDraft(clock)], ROOT_ONLY, *GREEDY)
-    assert len(time_steps(decoder, [0] * 8, 3, torch.Generator())) == 3
+    assert len(list(timed_steps(decoder, [0] * 8, 3, torch.Generator()))) == 3
 
 
 def test_seconds_are_sorted_by_part_and_by_its_own_size():

@@ -94,7 +94,7 @@ def outlooks(
         "budget": _BUDGET,
     }
     timed = _timed(target, drafts, prompts, context, pair, on_piece)
-    whole = fit_profile([each for rounds in timed.values() for each in rounds], conditions, {})
+    whole = fit_profile([visit for visits in timed.values() for visit in visits], conditions, {})
     found = []
     for size, draft in drafts.items():
         counts = _counted(target, draft, size, prompts, eos_ids, pair, on_piece)
@@ -125,7 +125,7 @@ def _timed(
     for number in range(_ROUNDS):
         for size, draft in drafts.items():
             sizes = [nodes for nodes in _SIZES if nodes <= min(size, target.vocabulary)]
-            timed[size].append(time_round(target, draft, sizes, text, number, pair))
+            timed[size] += time_round(target, draft, sizes, text, number, pair)
             on_piece()
     return timed
 

@@ -22,6 +22,9 @@ def profile_command(
     draft: options.Draft = options.DEFAULT_DRAFT,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    forward: options.Forward = "fast",
+    quantize: options.Quantize = "none",
+    quantize_draft: options.QuantizeDraft = "none",
     context: Annotated[
         int | None, typer.Option("--context", help="Tokens before the tree; 128 if not given.")
     ] = None,
@@ -91,6 +94,9 @@ def profile_command(
         device=device,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
+        forward=forward,
+        quantize=quantize,
+        quantize_draft=quantize_draft,
         progress=say.shows_progress,
         announce=say.note,
     )
@@ -98,19 +104,21 @@ def profile_command(
     if context > (most := largest_context(session.target, drafted)):
         raise BadInput(f"--context is {context}; these models leave room for {most} tokens before the tree")
     conditions = {**session.conditions, "context": context, "temperature": temperature}
-    measured = {"measure": "profile", **conditions, "sizes": sizes}
+    measured = {"measure": "profile in visits", **conditions, "sizes": sizes}
     prompt = context_prompt(session.tokenizer, context)
     session.check_prompt(prompt)
     with resumable(place, measured, say) as journal, say.progress() as bar:
         done = _resumed(journal, repeats, say)
-        task = bar.add_task("timing", total=repeats * len(sizes), completed=done * len(sizes))
+        visits_each = max(1, len(sizes) - 1)  # plain steps, size 1, are timed beside every other size
+        task = bar.add_task("timing", total=repeats * visits_each, completed=done * visits_each)
         for number in range(done, repeats):
-            journal.add(
-                time_round(session.target, drafted, sizes, prompt, number, pair, lambda: bar.advance(task))
+            visits = time_round(
+                session.target, drafted, sizes, prompt, number, pair, lambda: bar.advance(task)
             )
-    rounds = [_numbered(entry) for entry in journal.entries[:repeats]]
-    unusable = _check_spread(steadied(rounds), say)
-    result = fit_profile(rounds, conditions, record(context_, packages(), say.warnings))
+            journal.add({"visits": visits})
+    visits = [_numbered(visit) for entry in journal.entries[:repeats] for visit in entry["visits"]]
+    unusable = _check_spread(steadied(visits), say)
+    result = fit_profile(visits, conditions, record(context_, packages(), say.warnings))
     publish("profile", result.to_dict(), place, json, say)
     _show(result, say)
     if unusable:
@@ -140,10 +148,10 @@ def _resumed(journal: Journal, repeats: int, say: Commentary) -> int:
     return done
 
 
-def _numbered(entry: dict[str, dict[str, list[float]]]) -> Samples:
-    """A round as the journal has it: JSON makes the sizes strings."""
+def _numbered(visit: dict[str, dict[str, list[float]]]) -> Samples:
+    """A visit as the journal has it: JSON makes the sizes strings."""
     return {
-        part: {int(size): seconds for size, seconds in by_size.items()} for part, by_size in entry.items()
+        part: {int(size): seconds for size, seconds in by_size.items()} for part, by_size in visit.items()
     }
 
 

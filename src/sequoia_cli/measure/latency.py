@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from sequoia_cli.measure.prompts import load_prompts
 #: Seconds of each timed part: part -> tokens, width or size -> samples.
 Samples = dict[str, dict[int, list[float]]]
 
-#: Steps of each size in a round.
+#: Steps of each size in a visit.
 STEPS = 4
 
 PARTS = ("target", "draft", "verify")
@@ -59,24 +59,28 @@ def context_prompt(tokenizer: Any, tokens: int) -> list[int]:
     return (ids * (tokens // len(ids) + 1))[:tokens]
 
 
-def time_steps(decoder: Decoder, prompt: Sequence[int], steps: int, generator: torch.Generator) -> list[Step]:
+def timed_steps(
+    decoder: Decoder, prompt: Sequence[int], steps: int, generator: torch.Generator
+) -> Iterator[Step]:
     """`steps` decoding steps behind `prompt`, after one that warms up and is not counted.
 
     A text that reaches the model's context is begun again.
     """
     depth = decoder.tree.depth
-    counted: list[Step] = []
-    while len(counted) < steps:
+    while steps:
         # The budget leaves the last counted step its whole tree.
         run = decoder.decode(prompt, (steps + 2) * depth, generator=generator)
-        fresh = [step for step in itertools.islice(run, 1, steps + 1 - len(counted)) if step.depth == depth]
-        if not fresh:
+        counted = 0
+        for step in itertools.islice(run, 1, steps + 1):
+            if step.depth == depth:
+                counted += 1
+                yield step
+        if not counted:
             raise BadInput(
                 f"a context of {len(prompt)} tokens leaves no room for a tree of {depth} layers after a step",
                 hint="give a smaller --context",
             )
-        counted += fresh
-    return counted
+        steps -= counted
 
 
 def time_round(
@@ -87,19 +91,23 @@ def time_round(
     number: int,
     samplings: tuple[Sampling, Sampling],
     on_size: Callable[[], None] = lambda: None,
-) -> Samples:
-    """Time every size once, in an order of its own for each round `number`.
+) -> list[Samples]:
+    """Time every size once, in an order of its own for each round `number`: a visit for each size above 1.
 
-    `samplings` are the target's and the draft's. `on_size` is told when a size is done.
+    In a visit the tree's steps and plain ones, which are size 1, take turns, so that each visit has the pace
+    at which the machine ran just then. `samplings` are the target's and the draft's. `on_size` is told when a
+    size is done.
     """
-    order = list(sizes)
+    order = [size for size in sizes if size > 1] or [1]
     random.Random(number).shuffle(order)
-    parts = []
+    plain = Decoder(target, sampling=samplings[0])
+    visits = []
     for size in order:
-        decoder = Decoder(target, [draft], timing_tree(size), *samplings)
-        parts.append(sort_samples(time_steps(decoder, prompt, STEPS, torch.Generator().manual_seed(number))))
+        decoders = [plain, Decoder(target, [draft], timing_tree(size), *samplings)][: min(size, 2)]
+        runs = [timed_steps(each, prompt, STEPS, torch.Generator().manual_seed(number)) for each in decoders]
+        visits.append(sort_samples(step for turn in zip(*runs, strict=True) for step in turn))
         on_size()
-    return merge_samples(parts)
+    return visits
 
 
 def sort_samples(steps: Iterable[Step]) -> Samples:
@@ -115,7 +123,7 @@ def sort_samples(steps: Iterable[Step]) -> Samples:
 
 
 def merge_samples(parts: Iterable[Samples]) -> Samples:
-    """All samples of several rounds together, sizes in order."""
+    """All samples of several visits together, sizes in order."""
     merged: Samples = {part: {} for part in PARTS}
     for samples in parts:
         for part, by_size in samples.items():
@@ -125,10 +133,10 @@ def merge_samples(parts: Iterable[Samples]) -> Samples:
 
 
 def fit_profile(
-    rounds: Sequence[Samples], conditions: Mapping[str, Any], record: Mapping[str, Any]
+    visits: Sequence[Samples], conditions: Mapping[str, Any], record: Mapping[str, Any]
 ) -> HardwareProfile:
-    """The profile of what was timed in these rounds, with the raw samples beside the fit."""
-    steady, samples = steadied(rounds), merge_samples(rounds)
+    """The profile of what was timed in these visits, with the raw samples beside the fit."""
+    steady, samples = steadied(visits), merge_samples(visits)
     return HardwareProfile(
         target_seconds=fitted(steady["target"]),
         draft_seconds=fitted(steady["draft"]),
@@ -144,24 +152,21 @@ def fit_profile(
     )
 
 
-def steadied(rounds: Sequence[Samples]) -> Samples:
-    """All samples together, each divided by the pace of its round.
+def steadied(visits: Sequence[Samples]) -> Samples:
+    """All samples together, each divided by the pace of its visit.
 
-    A shared machine changes speed from one half minute to the next, by up to a half. All sizes are timed in
-    every round, so a round's pace is the median over sizes of its target times relative to their median over
-    rounds; taking it out leaves what the sizes cost relative to each other.
+    A shared machine changes speed by up to a half, from one second to the next. A visit's pace is what plain
+    steps took in it, relative to their median over visits; taking it out leaves what the sizes cost relative
+    to each other.
     """
-    cells = [
-        {size: statistics.median(seconds) for size, seconds in part["target"].items()} for part in rounds
-    ]
-    typical = {size: statistics.median(cell[size] for cell in cells) for size in cells[0]}
-    paces = [statistics.median(cell[size] / typical[size] for size in typical) for cell in cells]
+    plain = [statistics.median(visit["target"][1]) for visit in visits]
+    typical = statistics.median(plain)
     return merge_samples(
         {
-            part: {size: [value / pace for value in seconds] for size, seconds in by_size.items()}
-            for part, by_size in samples.items()
+            part: {size: [value * typical / pace for value in seconds] for size, seconds in by_size.items()}
+            for part, by_size in visit.items()
         }
-        for samples, pace in zip(rounds, paces, strict=True)
+        for visit, pace in zip(visits, plain, strict=True)
     )
 
 
