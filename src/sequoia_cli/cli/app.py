@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from sequoia_cli import __version__
 from sequoia_cli.cli.acceptance import acceptance_command
+from sequoia_cli.cli.bench import bench_command
 from sequoia_cli.cli.compile import compile_command
 from sequoia_cli.cli.distill import distill_command
 from sequoia_cli.cli.generate import generate_command
@@ -76,6 +77,7 @@ app.command("profile")(profile_command)
 app.command("acceptance")(acceptance_command)
 app.command("compile")(compile_command)
 app.command("distill")(distill_command)
+app.command("bench")(bench_command)
 app.command("generate")(generate_command)
 
 

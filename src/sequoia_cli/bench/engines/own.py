@@ -1,0 +1,50 @@
+"""This project's engine: plain decoding, the compiled tree, or a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sequoia_cli.bench.engines import OnTokens, Unavailable
+from sequoia_cli.bench.work import Work
+from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
+from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.measure.session import open_session
+
+
+class OwnEngine:
+    """The decoding loop with one tree."""
+
+    packages = ("torch", "transformers")
+
+    def __init__(self, work: Work, tree: TokenTree) -> None:
+        torch.set_num_threads(work.threads)
+        session = open_session(
+            work.target,
+            work.drafts if tree.size > 1 else (),
+            device=work.device,
+            dtype=work.dtype,
+            trust_remote_code=work.trust_remote_code,
+            forward=work.forward,
+            quantize=work.quantize,
+            quantize_draft=work.quantize_draft,
+        )
+        self._work = work
+        self._decoder = Decoder(session.target, session.drafts, tree, work.sampling)
+
+    def generate(self, prompt: Sequence[int], on_tokens: OnTokens) -> None:
+        work = self._work
+        generator = torch.Generator().manual_seed(work.seed)
+        steps = self._decoder.decode(prompt, work.max_new_tokens, eos_ids=work.eos_ids, generator=generator)
+        for step in steps:
+            on_tokens(step.tokens)
+
+
+def make(work: Work, name: str) -> OwnEngine:
+    """Raises `Unavailable` for a tree or a chain that would be plain decoding again."""
+    trees = {"plain": ROOT_ONLY, "tree": TokenTree(work.tree), "chain": chain(work.chain)}
+    tree = trees[name]
+    if name != "plain" and tree.size == 1:
+        raise Unavailable(f"the plan has no {name}: plain decoding is faster")
+    return OwnEngine(work, tree)

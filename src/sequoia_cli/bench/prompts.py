@@ -1,0 +1,48 @@
+"""A target as far as engines have to know it before one is loaded: ids of prompts, ends of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sequoia_cli.engine.loading.checkpoint import describe, tokenizer_of
+from sequoia_cli.engine.loading.ending import end_of_text_ids
+from sequoia_cli.engine.loading.sources import fetch_description, locate
+from sequoia_cli.engine.model import context_limit
+from sequoia_cli.engine.text import encode_prompt
+from sequoia_cli.errors import BadInput
+from sequoia_cli.measure.prompts import Prompt
+
+
+@dataclass(frozen=True)
+class Described:
+    """A target without its weights. `folder` is what other libraries load: a path, or its name on the hub."""
+
+    folder: str
+    tokenizer: Any
+    eos_ids: tuple[int, ...]
+    context_limit: int
+
+    def encode(self, prompts: Sequence[Prompt], *, raw: bool = False) -> tuple[tuple[int, ...], ...]:
+        """The ids of the prompts. Raises `BadInput` naming one that cannot be encoded."""
+        ids = []
+        for prompt in prompts:
+            try:
+                ids.append(tuple(encode_prompt(self.tokenizer, prompt.content, raw=raw)))
+            except BadInput as error:
+                raise BadInput(f"prompt {prompt.id}: {error.message}", error.hint) from None
+        return tuple(ids)
+
+
+def describe_target(
+    target: str, trust_remote_code: bool, announce: Callable[[str], None] = lambda line: None
+) -> Described:
+    """Read what a target's folder says of it. Raises `BadInput` for one that is no target."""
+    source = locate("target", target)
+    folder = fetch_description(source, announce)
+    checkpoint = describe(source, folder, trust_remote_code)
+    tokenizer = tokenizer_of(checkpoint)
+    eos_ids, _ = end_of_text_ids(checkpoint, tokenizer)
+    name = target if source.kind == "hub" else str(folder)
+    return Described(name, tokenizer, tuple(eos_ids), context_limit(checkpoint.config))

@@ -1,0 +1,106 @@
+"""One engine in a process of its own: JSON lines in, JSON lines out.
+
+The first line is {"engine": name, "work": ...}; each further one {"prompt": index} asks for a text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TextIO
+
+from sequoia_cli.bench.engines import Engine, Unavailable, make_engine
+from sequoia_cli.bench.work import Work, cut
+from sequoia_cli.errors import SequoiaError, out_of_memory
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    # Libraries print what they like: that goes to stderr, and the replies to what was stdout.
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    serve(sys.stdin, replies)
+
+
+def serve(requests: TextIO, replies: TextIO) -> None:
+    """Answer each line of `requests` with one of `replies`."""
+
+    def reply(message: dict[str, Any]) -> None:
+        replies.write(json.dumps(message) + "\n")
+        replies.flush()
+
+    asked = json.loads(requests.readline())
+    work = Work.from_dict(asked["work"])
+    began = time.perf_counter()
+    try:
+        engine = make_engine(asked["engine"], work)
+    except Unavailable as reason:
+        reply({"unavailable": str(reason)})
+        return
+    except Exception as error:
+        reply({"failed": _message(error)})
+        return
+    reply(
+        {
+            "load_seconds": time.perf_counter() - began,
+            "packages": {package: version(package) for package in engine.packages},
+        }
+    )
+    for line in requests:
+        try:
+            reply(run(engine, work, json.loads(line)["prompt"]) | {"peak_bytes": peak_bytes()})
+        except Exception as error:
+            reply({"failed": _message(error)})
+            return
+
+
+def run(
+    engine: Engine, work: Work, prompt: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    """The tokens of one text and when they came, cut where the work says that a text ends."""
+    tokens: list[int] = []
+    arrivals: list[tuple[float, int]] = []
+    began = clock()
+
+    def on_tokens(new: Sequence[int]) -> None:
+        seconds = clock() - began
+        kept = cut([*tokens, *new], work.eos_ids, work.max_new_tokens)[len(tokens) :]
+        if kept:
+            tokens.extend(kept)
+            arrivals.append((seconds, len(kept)))
+
+    engine.generate(work.prompts[prompt], on_tokens)
+    return {"token_ids": tokens, "arrivals": arrivals}
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had at a time, the accelerator's included."""
+    resident = _peak_resident()
+    torch = sys.modules.get("torch")  # only an engine that runs on it has it
+    return resident + (torch.cuda.max_memory_allocated() if torch and torch.cuda.is_available() else 0)
+
+
+def _peak_resident() -> int:
+    try:
+        # Not getrusage: a process's figure there begins with what its parent had when it started it.
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    except (OSError, IndexError):
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else 1024 * most
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, SequoiaError):
+        return error.message
+    return out_of_memory(error) or f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What `sequoia bench` found, as JSON and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sequoia_cli.cli.render import plain_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sequoia_cli.bench.runner import Outcome
+    from sequoia_cli.bench.summary import Summary
+    from sequoia_cli.bench.work import Work
+    from sequoia_cli.measure.prompts import PromptSet
+
+SCHEMA = "sequoia-bench/1"
+
+#: The engine that the others' greedy texts are compared with.
+REFERENCE = "plain"
+
+
+def header(work: Work, rounds: int) -> dict[str, Any]:
+    """What was asked for."""
+    elsewhere = ("prompts", "folder", "gguf")
+    asked = {key: value for key, value in work.to_dict().items() if key not in elsewhere}
+    return {"schema": SCHEMA, "work": asked, "rounds": rounds}
+
+
+def document(outcomes: Sequence[Outcome], prompts: PromptSet, baseline: str) -> dict[str, Any]:
+    """What came of a comparison, with every sample."""
+    from sequoia_cli.bench.summary import summaries
+
+    found = zip(outcomes, summaries(outcomes, baseline, REFERENCE), strict=True)
+    return {
+        "prompts": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
+        "baseline": baseline,
+        "engines": [_engine(outcome, summary) for outcome, summary in found],
+    }
+
+
+def _engine(outcome: Outcome, summary: Summary) -> dict[str, Any]:
+    if outcome.unavailable:
+        return {"engine": outcome.engine, "unavailable": outcome.unavailable}
+    found = {
+        "engine": outcome.engine,
+        "packages": outcome.packages,
+        "load_seconds": outcome.load_seconds,
+        "peak_bytes": outcome.peak_bytes,
+        "tokens_per_second": summary.tokens_per_second,
+        "tokens_per_step": summary.tokens_per_step,
+        "first_token_seconds": summary.first_token_seconds,
+        "ratio": [summary.ratio.value, summary.ratio.low, summary.ratio.high] if summary.ratio else None,
+        "differing_prompts": summary.differing if summary.differing is None else list(summary.differing),
+        "samples": [sample.to_dict() for sample in outcome.samples],
+    }
+    return found | ({"failed": outcome.failed} if outcome.failed else {})
+
+
+def tables(outcomes: Sequence[Outcome], prompts: int, baseline: str) -> list[Table]:
+    """Speeds, and what lies beside them."""
+    from sequoia_cli.bench.summary import summaries
+
+    speeds = plain_table(
+        f"decoding, medians over {prompts} prompts; ratios to {baseline} in the same round",
+        *("engine", "tokens/s", "ratio", "95% interval", "tokens/step", "texts differ"),
+    )
+    beside = plain_table("beside it", "engine", "first token, ms", "loading, s", "peak memory, MB")
+    for outcome, found in zip(outcomes, summaries(outcomes, baseline, REFERENCE), strict=True):
+        if not outcome.samples:
+            continue
+        ratio = found.ratio
+        speeds.add_row(
+            outcome.engine,
+            number(found.tokens_per_second, ".1f"),
+            number(ratio.value if ratio else None, ".2f"),
+            f"{ratio.low:.2f} to {ratio.high:.2f}" if ratio else "",
+            number(found.tokens_per_step, ".2f"),
+            "" if found.differing is None else str(len(found.differing)),
+        )
+        beside.add_row(
+            outcome.engine,
+            number(found.first_token_seconds, ".0f", 1000),
+            number(outcome.load_seconds, ".1f"),
+            number(outcome.peak_bytes, ".0f", 1e-6),
+        )
+    return [speeds, beside]
+
+
+def missing(outcomes: Sequence[Outcome]) -> list[str]:
+    """What was not measured, or not to the end, and why; each reason once."""
+    reasons = [(outcome.engine, outcome.failed or outcome.unavailable) for outcome in outcomes]
+    return list(dict.fromkeys(f"{engine}: {reason}" for engine, reason in reasons if reason))
+
+
+def number(value: float | None, style: str, unit: float = 1) -> str:
+    """`unit` times a value in this style; nothing where there is none."""
+    return "" if value is None else format(unit * value, style)
