@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: env demo test check draft trees bench-compile clean
+.PHONY: env demo test check draft trees bench bench-compile bench-forward bench-cost-model bench-gpu clean
 
 env: $(VENV)/.ready
 
@@ -47,8 +47,23 @@ trees: env
 	SEQUOIA_CACHE=$$caches/2 $(BIN)/sequoia compile --budget 128 -o trees/a100_128.json --force && \
 	rm -r $$caches
 
+# This engine and the others that are installed, on the default pair: the README's table on the terminal, every sample
+# in a file that is not tracked. BENCH has further options, such as --python vllm=PATH.
+bench: env
+	$(BIN)/sequoia bench --device cpu --json $(BENCH) > benchmarks/bench.json
+
 bench-compile: env
 	$(BIN)/python benchmarks/bench_compile.py
+
+bench-forward: env
+	$(BIN)/python benchmarks/bench_forward.py
+
+bench-cost-model: env
+	$(BIN)/python benchmarks/bench_cost_model.py
+
+# On a machine with a GPU, and no network: forwards, attention, steps and the gain of a tree, with random weights.
+bench-gpu: env
+	$(BIN)/python benchmarks/bench_gpu.py
 
 clean:
 	rm -rf $(VENV)
