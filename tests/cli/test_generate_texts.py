@@ -182,14 +182,14 @@ def test_a_greedy_text_unlike_the_plain_one_fails_the_check_in_float32(
 ):
     from dataclasses import replace
 
-    from sequoia_cli.engine import decode
+    from sequoia_cli.engine import continuation
 
-    right = decode.verify_greedy
+    right = continuation.verify_greedy
 
     def wrong(tree, *arguments):
         return replace(right(tree, *arguments), **({"next_token": 5} if tree.size > 1 else {}))
 
-    monkeypatch.setattr(decode, "verify_greedy", wrong)
+    monkeypatch.setattr(continuation, "verify_greedy", wrong)
     code, out, err = generate(*PROMPT, "-n", "12", "--compare", "--dtype", dtype, "--json")
     assert code == expected
     assert len(json.loads(out)["token_ids"]) == 12

@@ -14,7 +14,7 @@ from recording import reading_counted, recorded
 from reference import inverse, normalised, ordered_draws, walk, without
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
-from sequoia_cli.engine import decode, grow
+from sequoia_cli.engine import continuation, grow
 from sequoia_cli.engine import verify_at_once as module
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
@@ -260,7 +260,7 @@ def test_a_judge_that_is_recorded_judges_as_one_that_is_not():
 
 
 def test_too_many_logits_are_left_to_the_host(monkeypatch):
-    monkeypatch.setattr(decode, "_AT_ONCE", 0)
+    monkeypatch.setattr(continuation, "_AT_ONCE", 0)
     monkeypatch.setattr(module, "judge", None)
     decoder = Decoder(ScriptedTarget(SAID), [ScriptedDraft(GUESSED)], WIDE, CUT, at_once=True)
     assert sum(len(step.tokens) for step in decoder.decode([1, 3], 20)) == 20
