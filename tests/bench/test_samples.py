@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from sequoia_cli.bench.work import Sample, Work, cut
+from sequoia_cli.bench.work import Sample, Work
+from sequoia_cli.core.ending import cut
 from sequoia_cli.engine.warp import Sampling
 
 

@@ -11,7 +11,6 @@ from sequoia_cli.engine.loading.ending import end_of_text_ids
 from sequoia_cli.engine.loading.sources import fetch_description, locate
 from sequoia_cli.engine.model import context_limit
 from sequoia_cli.engine.text import encode_prompt
-from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import Prompt
 
 
@@ -28,10 +27,8 @@ class Described:
         """The ids of the prompts. Raises `BadInput` naming one that cannot be encoded."""
         ids = []
         for prompt in prompts:
-            try:
+            with prompt.named_in_errors():
                 ids.append(tuple(encode_prompt(self.tokenizer, prompt.content, raw=raw)))
-            except BadInput as error:
-                raise BadInput(f"prompt {prompt.id}: {error.message}", error.hint) from None
         return tuple(ids)
 
 

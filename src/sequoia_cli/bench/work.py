@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from operator import sub
 from statistics import median
@@ -98,10 +98,3 @@ class Sample:
         """For JSON; times are rounded to microseconds."""
         arrivals = [[round(seconds, 6), count] for seconds, count in self.arrivals]
         return {**asdict(self), "token_ids": list(self.token_ids), "arrivals": arrivals}
-
-
-def cut(tokens: Sequence[int], eos_ids: Sequence[int], most: int) -> list[int]:
-    """What of these tokens counts: up to an end of text, which counts too, and no more than `most`."""
-    kept = list(tokens[:most])
-    end = next((index for index, token in enumerate(kept) if token in eos_ids), None)
-    return kept if end is None else kept[: end + 1]

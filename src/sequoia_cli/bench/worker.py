@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from sequoia_cli.bench.engines import Engine, Unavailable, make_engine
-from sequoia_cli.bench.work import Work, cut
+from sequoia_cli.bench.work import Work
+from sequoia_cli.core.ending import cut
 from sequoia_cli.errors import SequoiaError, out_of_memory
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from sequoia_cli.bench.work import Work
     from sequoia_cli.cli.console import Commentary
 
-#: The engine whose speed is 1 in the table, and the one whose greedy texts the others' are compared with.
-BASELINE, REFERENCE = "transformers", "plain"
+#: The engine whose speed is 1 in the table.
+BASELINE = "transformers"
 
 
 def bench_command(
@@ -145,8 +145,9 @@ def bench_command(
         shown = [bench_scaling.table(grown)]
     else:
         outcomes, interrupted = _compare(names, work, rounds, pythons, say)
-        found = bench_report.document(outcomes, asked, baseline)
-        shown = bench_report.tables(outcomes, len(asked.prompts), baseline)
+        rows = bench_report.summarised(outcomes, baseline)
+        found = bench_report.document(rows, asked, baseline)
+        shown = bench_report.tables(rows, len(asked.prompts), baseline)
     for table in shown:
         say.show(table)
     for line in bench_report.missing(outcomes):

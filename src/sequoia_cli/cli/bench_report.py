@@ -28,15 +28,19 @@ def header(work: Work, rounds: int) -> dict[str, Any]:
     return {"schema": SCHEMA, "work": asked, "rounds": rounds}
 
 
-def document(outcomes: Sequence[Outcome], prompts: PromptSet, baseline: str) -> dict[str, Any]:
-    """What came of a comparison, with every sample."""
+def summarised(outcomes: Sequence[Outcome], baseline: str) -> list[tuple[Outcome, Summary]]:
+    """Each outcome with what its samples say."""
     from sequoia_cli.bench.summary import summaries
 
-    found = zip(outcomes, summaries(outcomes, baseline, REFERENCE), strict=True)
+    return list(zip(outcomes, summaries(outcomes, baseline, REFERENCE), strict=True))
+
+
+def document(rows: Sequence[tuple[Outcome, Summary]], prompts: PromptSet, baseline: str) -> dict[str, Any]:
+    """What came of a comparison, with every sample."""
     return {
         "prompts": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
         "baseline": baseline,
-        "engines": [_engine(outcome, summary) for outcome, summary in found],
+        "engines": [_engine(outcome, summary) for outcome, summary in rows],
     }
 
 
@@ -58,16 +62,14 @@ def _engine(outcome: Outcome, summary: Summary) -> dict[str, Any]:
     return found | ({"failed": outcome.failed} if outcome.failed else {})
 
 
-def tables(outcomes: Sequence[Outcome], prompts: int, baseline: str) -> list[Table]:
+def tables(rows: Sequence[tuple[Outcome, Summary]], prompts: int, baseline: str) -> list[Table]:
     """Speeds, and what lies beside them."""
-    from sequoia_cli.bench.summary import summaries
-
     speeds = plain_table(
         f"decoding, medians over {prompts} prompts; ratios to {baseline} in the same round",
         *("engine", "tokens/s", "ratio", "95% interval", "tokens/step", "texts differ"),
     )
     beside = plain_table("beside it", "engine", "first token, ms", "loading, s", "peak memory, MB")
-    for outcome, found in zip(outcomes, summaries(outcomes, baseline, REFERENCE), strict=True):
+    for outcome, found in rows:
         if not outcome.samples:
             continue
         ratio = found.ratio

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sequoia_cli.core.ending import cut
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.grow import Grown, grow
@@ -225,12 +226,9 @@ class Continuation:
 
     def _emit(self, new: list[int], eos_ids: Sequence[int]) -> tuple[tuple[int, ...], str | None]:
         """What of the new tokens counts: up to an end-of-text id, wherever it stands, and the budget."""
-        new = new[: self.remaining]
-        end = next((index for index, token in enumerate(new) if token in eos_ids), None)
-        if end is not None:
-            new = new[: end + 1]
+        new = cut(new, eos_ids, self.remaining)
         self.remaining -= len(new)
-        if end is not None:
+        if new[-1] in eos_ids:
             return tuple(new), STOP
         if self.remaining == 0:
             return tuple(new), LENGTH

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -31,6 +32,14 @@ class Prompt:
     id: str
     content: str | tuple[Message, ...]
     category: str | None = None
+
+    @contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """A `BadInput` raised within is raised again as one that says which prompt it is about."""
+        try:
+            yield
+        except BadInput as error:
+            raise BadInput(f"prompt {self.id}: {error.message}", error.hint) from None
 
 
 @dataclass(frozen=True)

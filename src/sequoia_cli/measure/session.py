@@ -61,11 +61,9 @@ class Session:
 
     def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
         """The ids of a prompt. Raises `BadInput` naming the prompt where the target cannot take it."""
-        try:
+        with prompt.named_in_errors():
             ids = encode_prompt(self.tokenizer, prompt.content, raw=raw)
             self.check_prompt(ids)
-        except BadInput as error:
-            raise BadInput(f"prompt {prompt.id}: {error.message}", error.hint) from None
         return ids
 
     def check_prompt(self, ids: Sequence[int]) -> None:
