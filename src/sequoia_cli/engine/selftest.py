@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.layout import Layout
-from sequoia_cli.engine.model import ROUNDING, ROUNDING_HALF, LanguageModel
+from sequoia_cli.engine.model import LanguageModel, rounding
 from sequoia_cli.errors import BadInput
 
 _TREE = TokenTree((-1, 0, 0, 1, 1, 2, 4))
@@ -32,7 +32,7 @@ def check_tree_attention(model: LanguageModel, name: str) -> float:
     except Exception as failure:  # whatever a model does with arguments it was not made for
         detail = str(failure).strip().splitlines() or [""]
         raise _refusal(model, name, f"{type(failure).__name__}: {detail[0][:160]}") from failure
-    tolerance = ROUNDING.get(model.dtype, ROUNDING_HALF)
+    tolerance = rounding(model.dtype)
     if not error <= tolerance:
         raise _refusal(
             model, name, f"its logits for a tree are off by {error:.2g} (rounding allows {tolerance:g})"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from sequoia_cli.engine.fast.matrix import Matrix, stacked
-from sequoia_cli.engine.quantise import Quantised, quantised
+from sequoia_cli.engine.quantise import quantised
 
 _ops: Any = torch.ops  # which has no types
 
@@ -39,23 +39,26 @@ class FastLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., width) in, (..., outputs) out."""
-        if self._quantised is not None and inputs.numel() <= _FEW_ROWS * self.in_features:
-            return self._few_rows(inputs, self._quantised)
+        if (few := self._of_few_rows(inputs)) is not None:
+            return few
         if self._packed:
             return _ops.mkldnn._linear_pointwise(inputs, self._weight, self._bias, "none", [], "")
         return linear(inputs, self._weight, self._bias)
 
     def onto(self, states: Tensor, inputs: Tensor) -> Tensor:
         """`states` (..., outputs) plus what `forward` gives, rounded once where that is possible."""
-        if self._quantised is not None and inputs.numel() <= _FEW_ROWS * self.in_features:
-            return self._few_rows(inputs, self._quantised).add_(states)
+        if (few := self._of_few_rows(inputs)) is not None:
+            return few.add_(states)
         if self._packed:
             return _ops.mkldnn._linear_pointwise.binary(inputs, states, self._weight, self._bias, "add")
         return states + linear(inputs, self._weight, self._bias)
 
-    def _few_rows(self, inputs: Tensor, weights: Quantised) -> Tensor:
+    def _of_few_rows(self, inputs: Tensor) -> Tensor | None:
+        """The product by the 8-bit numbers; None where there are none, or too many rows for them."""
+        if self._quantised is None or inputs.numel() > _FEW_ROWS * self.in_features:
+            return None
         rows = inputs.reshape(-1, self.in_features)
-        found = torch._weight_int8pack_mm(rows, weights.numbers, weights.scales)
+        found = torch._weight_int8pack_mm(rows, self._quantised.numbers, self._quantised.scales)
         if self._bias is not None:
             found.add_(self._bias)
         return found.view(*inputs.shape[:-1], self.out_features)

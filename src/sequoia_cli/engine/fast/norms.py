@@ -26,7 +26,7 @@ class FastNorm(nn.Module):
 
 @torch.inference_mode()
 def fast_norm(module: nn.Module) -> FastNorm | None:
-    """The same norm for a module that is one; None for any other, by what it computes and not by its name.
+    """The same norm for a module that is one; None for any other. Its name says what to try, not what it is.
 
     Families differ in where they round and in whether the weight is meant as itself or as 1 + itself.
     """

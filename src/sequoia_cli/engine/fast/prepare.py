@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -56,12 +57,7 @@ def _make_blocks(model: nn.Module, ids: Tensor) -> None:
         calls[module] = Call(arguments, named, output)
 
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
-    try:
-        model(input_ids=ids, use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    _run_with([layer.register_forward_hook(note, with_kwargs=True) for layer in layers], model, ids)
     shared = Shared()
     for layer, call in calls.items():
         if (block := fast_block(layer, shared, call)) is not None:
@@ -92,14 +88,18 @@ def _siblings(model: nn.Module, ids: Tensor) -> list[_Group]:
             groups.append([places[module]])
         last = (arguments[0], parent)
 
-    hooks = [module.register_forward_pre_hook(note) for module in places]
+    _run_with([module.register_forward_pre_hook(note) for module in places], model, ids)
+    # A module that is run more than once in a forward has no one place.
+    return [group for group in groups if all(calls[getattr(parent, name)] == 1 for parent, name in group)]
+
+
+def _run_with(hooks: Sequence[RemovableHandle], model: nn.Module, ids: Tensor) -> None:
+    """Run the model once, and take the hooks away again."""
     try:
         model(input_ids=ids, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
-    # A module that is run more than once in a forward has no one place.
-    return [group for group in groups if all(calls[getattr(parent, name)] == 1 for parent, name in group)]
 
 
 def _fuse(group: _Group) -> None:
