@@ -1,4 +1,4 @@
-"""One forward of the default target: as transformers runs it, prepared for speed, and with 8-bit weights.
+"""One forward of the default target: as transformers runs it, made fast, compiled, and with 8-bit weights.
 
 All are held in one process and take turns at every number of tokens, behind 128 tokens of context, so that a
 slow minute of the machine hits all of them. Medians and minima of 15 turns; a table on stderr, one JSON
@@ -24,7 +24,8 @@ CONTEXT, TURNS, WARM_UP = 128, 15, 3
 WAYS = {
     "transformers": {"forward": "plain"},
     "fast": {"forward": "fast"},
-    "fast, int8": {"forward": "fast", "quantize": "int8"},
+    "compiled": {"forward": "compiled"},
+    "compiled, int8": {"forward": "compiled", "quantize": "int8"},
 }
 
 

@@ -35,7 +35,7 @@ class Work:
     gguf: str | None = None
     assistant: str | None = None
     trust_remote_code: bool = False
-    forward: str = "fast"
+    forward: str = "compiled"
     quantize: str = "none"
     quantize_draft: str = "none"
 

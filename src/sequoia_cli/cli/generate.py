@@ -52,7 +52,7 @@ def generate_command(
     draft: options.Drafts = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
-    forward: options.Forward = "fast",
+    forward: options.Forward = options.DEFAULT_FORWARD,
     quantize: options.Quantize = "none",
     quantize_draft: options.QuantizeDraft = "none",
     trust_remote_code: options.TrustRemoteCode = False,

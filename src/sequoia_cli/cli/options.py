@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TARGET = "smollm2"
 DEFAULT_DRAFT = "smollm2-draft"
+DEFAULT_FORWARD = "compiled"
 
 Target = Annotated[
     str, typer.Option("--target", "-t", metavar="MODEL", help="Target: an alias, a folder or a hub id.")
@@ -35,7 +36,10 @@ Drafts = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
-Forward = Annotated[str, typer.Option("--forward", help="fast, or plain: as transformers runs the models.")]
+Forward = Annotated[
+    str,
+    typer.Option("--forward", help="compiled, fast (not compiled), or plain: as transformers runs models."),
+]
 Quantize = Annotated[
     str, typer.Option("--quantize", help="none, or int8: the target with weights of 8 bits.")
 ]

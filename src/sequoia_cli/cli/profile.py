@@ -22,7 +22,7 @@ def profile_command(
     draft: options.Draft = options.DEFAULT_DRAFT,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
-    forward: options.Forward = "fast",
+    forward: options.Forward = options.DEFAULT_FORWARD,
     quantize: options.Quantize = "none",
     quantize_draft: options.QuantizeDraft = "none",
     context: Annotated[

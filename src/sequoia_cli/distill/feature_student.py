@@ -33,11 +33,14 @@ class FeatureStudent:
         past: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.model.layers]
         for number in range(self.passes if passes is None else passes):
 
-            def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-                past[layer].append((keys, values))
-                return _attend(queries, past[layer])
+            def through(index: int, layer: nn.Module, states: Tensor) -> Tensor:
+                def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+                    past[index].append((keys, values))
+                    return _attend(queries, past[index])
 
-            states = self.model(before, embedded, rotation, attend)
+                return layer(states, rotation, attend)
+
+            states = self.model(before, embedded, through)
             places = batch.answer.clone()
             places[:, :number] = False
             yield states[places], places

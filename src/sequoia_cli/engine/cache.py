@@ -36,11 +36,16 @@ class TreeLayer(CacheLayerMixin):
         """Write the new rows behind the old ones; returns views of all rows written so far."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        end = self.length + key_states.shape[2]
-        self.keys[:, :, self.length : end] = key_states
-        self.values[:, :, self.length : end] = value_states
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        start = self.length
+        keys, values, end = self.reserve(key_states.shape[2])
+        keys[:, :, start:end] = key_states
+        values[:, :, start:end] = value_states
+        return keys[:, :, :end], values[:, :, :end]
+
+    def reserve(self, rows: int) -> tuple[Tensor, Tensor, int]:
+        """Count `rows` more, which the caller writes; returns keys and values whole, and the rows in use."""
+        self.length += rows
+        return self.keys, self.values, self.length
 
     def keep(self, prefix: int, rows: Tensor | None, count: int) -> None:
         """Keep the first `prefix` rows and, of those behind, `rows` (None: the first `count`)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -30,6 +30,9 @@ class Draft(Protocol):
 
     def make_fast(self) -> None:
         """Prepare all that it runs for speed, once and for good; its proposals stay what they are."""
+
+    def compile(self, announce: Callable[[str], None]) -> bool:
+        """Let its layers, which are fast, run compiled where that pays; returns whether some do."""
 
     def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
         """Begin a text with the (tokens,) of `prompt`, of which the last is the first tree's root.
@@ -73,6 +76,10 @@ class IndependentDraft:
     def make_fast(self) -> None:
         """Prepare the model."""
         self.model.make_fast()
+
+    def compile(self, announce: Callable[[str], None]) -> bool:
+        """The model's layers."""
+        return self.model.compile(announce)
 
     def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
         """Run all but the prompt's last token."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 
 from sequoia_cli.core.tree import chain
 from sequoia_cli.engine.cache import TreeCache
+from sequoia_cli.engine.fast.block import FastBlock, Parts, Shared
 from sequoia_cli.engine.fast.capture import Capture, Recorder, cuda_graphs
+from sequoia_cli.engine.fast.compiled import compile_blocks
 from sequoia_cli.engine.fast.fixed_cache import FixedCache, RowPool
 from sequoia_cli.engine.fast.fixed_forward import Forward, run_fixed
+from sequoia_cli.engine.fast.matrix import matrix_named
 from sequoia_cli.engine.fast.prepare import make_fast
 from sequoia_cli.engine.feature_model import FeatureModel, Rotation
 from sequoia_cli.engine.head import OutputHead
@@ -51,10 +56,17 @@ class FeatureDraft:
 
     def make_fast(self) -> None:
         """Prepare the network and the head for speed, once and for good."""
+        shared = Shared()
+        for index, layer in enumerate(self.model.layers):
+            self.model.layers[index] = FastBlock(_parts(index, layer), shared)
         make_fast(self.model)
         self.head = self.head.fast()
         if self.head.weight.device.type == "cuda":
             self.fix_buffers(cuda_graphs(self.head.weight.device))
+
+    def compile(self, announce: Callable[[str], None]) -> bool:
+        """Let the layers of a fast network run compiled where that pays; returns whether they do."""
+        return compile_blocks(self.model, announce)
 
     def fix_buffers(self, capture: Capture) -> None:
         """From here on run levels over fixed buffers, and replay what `capture` has recorded of them."""
@@ -139,11 +151,19 @@ class FeatureDraft:
     def _pass(
         self, tokens: Tensor, before: Tensor, rotation: Rotation, mask: Tensor | None, cache: Cache
     ) -> Tensor:
-        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            keys, values = cache.layers[layer].update(keys, values)
-            return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+        turns = rotation.cosine[None], rotation.sine[None]
 
-        return self.model(before[None], self.embedding(tokens)[None], rotation, attend)[0]
+        def through(index: int, layer: nn.Module, states: Tensor) -> Tensor:
+            if isinstance(layer, FastBlock):
+                return layer(states, mask, position_embeddings=turns, cache=cache)
+
+            def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+                keys, values = cache.update(keys, values, index)
+                return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+
+            return layer(states, rotation, attend)
+
+        return self.model(before[None], self.embedding(tokens)[None], through)[0]
 
     def _places(self, first: int, end: int) -> Tensor:
         return torch.arange(first, end, device=self.head.weight.device)
@@ -164,9 +184,26 @@ class FeatureDraft:
         return TreeMask(*block, capacity=self._capacity, dtype=weight.dtype, device=weight.device)
 
 
-def _chain_mask(tokens: int, length: int, like: Tensor) -> Tensor:
-    """(tokens, length) additive mask of a chain behind what the cache holds."""
-    allowed = torch.ones(tokens, length, dtype=torch.bool, device=like.device).tril_(length - tokens)
-    return torch.zeros(tokens, length, dtype=like.dtype, device=like.device).masked_fill_(
-        ~allowed, torch.finfo(like.dtype).min
+def _parts(index: int, layer: Any) -> Parts:
+    """Of a `FeatureLayer`, whose matrices may be quantised."""
+    return Parts(
+        index,
+        layer.heads,
+        layer.kv_heads,
+        layer.head_width,
+        layer.head_width**-0.5,
+        before_attention=layer.attention_norm,
+        into_attention=matrix_named(layer, "qkv"),
+        out_of_attention=matrix_named(layer, "output"),
+        before_mlp=layer.inner_norm,
+        into_mlp=matrix_named(layer, "gate_up"),
+        out_of_mlp=matrix_named(layer, "down"),
+        activation=ACT2FN["silu"],
     )
+
+
+def _chain_mask(tokens: int, length: int, like: Tensor) -> Tensor:
+    """(1, 1, tokens, length) additive mask of a chain behind what the cache holds."""
+    allowed = torch.ones(tokens, length, dtype=torch.bool, device=like.device).tril_(length - tokens)
+    mask = torch.zeros(1, 1, tokens, length, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(~allowed, torch.finfo(like.dtype).min)

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-#: (layer, queries, keys, values), each (texts, heads, tokens, head width), to what each query takes home.
-#: It decides what may be seen, and keeps what later calls may see.
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+#: Queries, keys, values, each (texts, heads, tokens, head width), to what each query takes home. It decides
+#: what may be seen, and keeps what later calls may see.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+#: (index, layer, states) to the states behind the layer.
+Through = Callable[[int, nn.Module, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -53,18 +56,18 @@ class FeatureModel(nn.Module):
         self.hidden_norm = nn.RMSNorm(config.width, eps=1e-5)
         self.token_norm = nn.RMSNorm(config.width, eps=1e-5)
         self.join = nn.Linear(2 * config.width, config.width, bias=False)
-        self.layers = nn.ModuleList(_Layer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(FeatureLayer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=1e-5)
 
-    def forward(self, hidden: Tensor, embedded: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+    def forward(self, hidden: Tensor, embedded: Tensor, through: Through) -> Tensor:
         """Predicted hidden states (texts, tokens, width), as the target's output head reads them.
 
         `hidden` are the target's states before the tokens, or earlier predictions of them, and `embedded`
-        the target's embeddings of the tokens; both (texts, tokens, width).
+        the target's embeddings of the tokens; both (texts, tokens, width). `through` runs one layer.
         """
         states = self.join(torch.cat((self.hidden_norm(hidden), self.token_norm(embedded)), -1))
         for index, layer in enumerate(self.layers):
-            states = layer(states, rotation, lambda *qkv, index=index: attend(index, *qkv))
+            states = through(index, layer, states)
         return self.norm(states)
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
@@ -76,7 +79,7 @@ class FeatureModel(nn.Module):
         return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
-class _Layer(nn.Module):
+class FeatureLayer(nn.Module):
     """A pre-norm decoder layer: grouped-query attention and a gated MLP."""
 
     def __init__(self, config: FeatureConfig) -> None:
@@ -91,9 +94,8 @@ class _Layer(nn.Module):
         self.gate_up = nn.Linear(config.width, 2 * config.inner_width, bias=False)
         self.down = nn.Linear(config.inner_width, config.width, bias=False)
 
-    def forward(
-        self, states: Tensor, rotation: Rotation, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
-    ) -> Tensor:
+    def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """(texts, tokens, width) in and out."""
         texts, tokens, _ = states.shape
         qkv = self.qkv(self.attention_norm(states)).view(texts, tokens, -1, self.head_width).transpose(1, 2)
         queries, keys, values = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)

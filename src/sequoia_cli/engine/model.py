@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache
 from sequoia_cli.core.tree import chain
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.fast.capture import Capture, Recorder, cuda_graphs
+from sequoia_cli.engine.fast.compiled import compile_blocks
 from sequoia_cli.engine.fast.fixed_cache import FixedCache, RowPool
 from sequoia_cli.engine.fast.fixed_forward import Forward, replays_truly, run_fixed
 from sequoia_cli.engine.fast.prepare import make_fast
@@ -79,6 +80,10 @@ class LanguageModel:
             )
         if self.device.type == "cuda":
             self.fix_buffers(cuda_graphs(self.device))
+
+    def compile(self, announce: Callable[[str], None]) -> bool:
+        """Let the layers of a fast model run compiled (see `compile_blocks`); returns whether some do."""
+        return compile_blocks(self.model, announce)
 
     def fix_buffers(self, capture: Capture) -> None:
         """From here on run forwards over fixed buffers, and replay what `capture` has recorded of them.

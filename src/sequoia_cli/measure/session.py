@@ -18,7 +18,7 @@ from sequoia_cli.engine.draft import Draft, IndependentDraft
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.feature_model import FeatureModel
 from sequoia_cli.engine.head import output_head
-from sequoia_cli.engine.loading.devices import parse_device, parse_dtype
+from sequoia_cli.engine.loading.devices import cpu_name, parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
 from sequoia_cli.engine.loading.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
@@ -28,8 +28,8 @@ from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import Prompt
 
-#: How models run: as transformers does, or prepared for speed.
-PLAIN, FAST = FORWARDS = ("plain", "fast")
+#: How models run: as transformers does, prepared for speed, or that with their layers compiled.
+PLAIN, FAST, COMPILED = FORWARDS = ("plain", "fast", "compiled")
 #: Their weights: as they are loaded, or rounded to 8 bits.
 AS_LOADED, INT8 = WEIGHTS = ("none", "int8")
 
@@ -94,8 +94,9 @@ def open_session(
 ) -> Session:
     """Load and test a target and its drafts, of which there may be none.
 
-    `forward` is `PLAIN`, transformers' own, or `FAST`, prepared for speed; models that were made fast have
-    no weights to read any more. `quantize` and `quantize_draft` say what the weights are rounded to.
+    `forward` is one of `FORWARDS`. But for `PLAIN`, models have no weights to read any more; `COMPILED` comes
+    to `FAST` where it cannot be done or does not pay. `quantize` and `quantize_draft` say what the weights
+    are rounded to.
 
     `announce` is told what takes long and what was found out; `progress` lets downloads show their bars.
 
@@ -136,10 +137,13 @@ def open_session(
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
     made = tuple(make_draft(draft, model) for draft in drafted)
-    if forward == FAST:
+    if forward != PLAIN:
         model.make_fast()
         for draft in made:
             draft.make_fast()
+    if forward == COMPILED:
+        compiled = [model.compile(announce), *(draft.compile(announce) for draft in made)]
+        forward = COMPILED if any(compiled) else FAST
     conditions = {
         "target": target,
         "draft": " + ".join(drafts) or None,
@@ -202,15 +206,3 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{cpu_name()}, {torch.get_num_threads()} threads"
-
-
-def cpu_name() -> str:
-    """The processor's name where the system tells it, else its architecture."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

@@ -9,7 +9,7 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaMLP
 from transformers.pytorch_utils import Conv1D
 
-from decoding import PROMPT, TREE
+from decoding import PROMPT, TREE, tree_logits
 from features import feature_draft
 from models import SUPPORTED, tiny_model
 from sequoia_cli.core.tree import chain
@@ -21,7 +21,6 @@ from sequoia_cli.engine.fast.linear import FastLinear, SiblingLinear
 from sequoia_cli.engine.fast.matrix import Matrix
 from sequoia_cli.engine.fast.norms import FastNorm, fast_norm
 from sequoia_cli.engine.fast.prepare import make_fast
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention
 from sequoia_cli.errors import SequoiaError
@@ -41,21 +40,6 @@ def twins(family, dtype):
     return slow, fast
 
 
-def logits(model, tree):
-    """Logits of a tree behind a prompt, and of a token behind a path of it that was kept."""
-    layout = Layout(tree)
-    capacity = len(PROMPT) + tree.size + 1
-    cache, prefix = model.new_cache(capacity), len(PROMPT)
-    model.prefill(torch.tensor(PROMPT), cache)
-    masks = model.masks(layout.target_block(), capacity)
-    nodes = torch.arange(3, 3 + tree.size)
-    found = model.forward(nodes, prefix + layout.node_depths, cache, masks, hidden=True)
-    path = tree.path(tree.size - 1)
-    cache.keep(prefix, path)
-    behind = model.forward(torch.tensor([7]), torch.tensor([prefix + len(path)]), cache, None)
-    return torch.cat((found.logits, behind.logits)), found.hidden
-
-
 @pytest.mark.parametrize(
     ("family", "dtype"),
     [
@@ -67,7 +51,7 @@ def logits(model, tree):
 )
 def test_logits_and_hidden_states_of_a_tree_are_those_of_the_slow_twin(family, dtype):
     slow, fast = twins(family, dtype)
-    for found, expected in zip(logits(fast, TREE), logits(slow, TREE), strict=True):
+    for found, expected in zip(tree_logits(fast, TREE), tree_logits(slow, TREE), strict=True):
         assert (found - expected).abs().max() <= EXACT[dtype] * expected.abs().max()
 
 

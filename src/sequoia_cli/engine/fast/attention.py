@@ -36,13 +36,13 @@ def grouped_attention(
             query, key, value, scale=scaling, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
         )
         return taken.transpose(1, 2), None
-    mask = attention_mask if attention_mask is None else folded(attention_mask, query, key)
+    shared = query.shape[1] // key.shape[1]
+    mask = attention_mask if attention_mask is None else folded(attention_mask, shared)
     return attend(query, key, value, mask, scaling), None
 
 
-def folded(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+def folded(mask: Tensor, shared: int) -> Tensor:
     """The mask (texts, 1, rows, keys) for `attend`: its rows again for each query head that shares keys."""
-    shared = query.shape[1] // key.shape[1]
     return mask.repeat(1, 1, shared, 1) if shared > 1 else mask
 
 

@@ -6,16 +6,17 @@ transformers, half as many here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.fast.attention import attend, folded, grouped_attention
 from sequoia_cli.engine.fast.linear import FastLinear
-from sequoia_cli.engine.fast.matrix import Matrix, matrix_of, stacked
+from sequoia_cli.engine.fast.matrix import Matrix, matrix_named, matrix_of, stacked
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
@@ -38,7 +39,7 @@ class Shared:
 
     def __init__(self) -> None:
         self._given: tuple[Tensor, Tensor] | None = None
-        self._masks: list[tuple[Tensor, Tensor]] = []
+        self._masks: list[tuple[Tensor | None, Tensor]] = []
 
     def rotation(self, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """(texts, rows, 1, width) of cosines and of sines; the sines' first half, which turns back, negated.
@@ -53,37 +54,60 @@ class Shared:
             self._masks = []
         return self._ready
 
-    def mask(self, mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """`folded` for this forward, in which some layers may have a mask of their own."""
+    def mask(self, mask: Tensor | None, shared: int, columns: int, dtype: torch.dtype) -> Tensor:
+        """`folded` for this forward, in which some layers may have a mask of their own.
+
+        Without a mask a single row sees all `columns`.
+        """
         for known, ready in self._masks:
-            if known is mask:
+            if known is mask and ready.shape[-1] == columns:
                 return ready
-        self._masks.append((mask, folded(mask, query, key)))
+        given = torch.zeros(1, 1, 1, columns, dtype=dtype) if mask is None else mask
+        self._masks.append((mask, folded(given, shared).contiguous()))
         return self._masks[-1][1]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a layer of this plan consists of."""
+
+    index: int
+    queries: int
+    keys: int
+    width: int
+    scale: float
+    before_attention: nn.Module
+    into_attention: Matrix
+    out_of_attention: Matrix
+    before_mlp: nn.Module
+    into_mlp: Matrix
+    out_of_mlp: Matrix
+    activation: nn.Module
+
+
+#: A layer as one function of tensors (see `engine/fast/compiled.py`): states, cosines, sines, the keys and
+#: values of the whole cache, a mask over the rows in use, then what stays the same from call to call.
+Compiled = Callable[[list[Tensor]], list[Tensor]]
 
 
 class FastBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)): rotated queries and keys, a gated mlp."""
 
-    def __init__(self, layer: nn.Module, shared: Shared) -> None:
-        """`layer` must have the parts by name, and its norms be fast already."""
+    def __init__(self, parts: Parts, shared: Shared) -> None:
         super().__init__()
-        attention: Any = layer.get_submodule("self_attn")
-        mlp = layer.get_submodule("mlp")
         self.shared = shared
-        self.layer_index, self.width, self.scale = attention.layer_idx, attention.head_dim, attention.scaling
+        self.layer_index, self.width, self.scale = parts.index, parts.width, parts.scale
+        self.queries, self.keys, self.group = parts.queries, parts.keys, parts.queries // parts.keys
         self.is_causal = True
-        queries, keys, values, out = (_matrix(attention, name) for name in _ATTENTION)
-        gate, up, down = (_matrix(mlp, name) for name in _MLP)
-        self.queries, self.keys = (len(matrix.weight) // self.width for matrix in (queries, keys))
-        self.inner = len(gate.weight)
-        self.into_attention = FastLinear(stacked([queries, keys, values]))
-        self.out_of_attention = FastLinear(out)
-        self.into_mlp = FastLinear(stacked([gate, up]))
-        self.out_of_mlp = FastLinear(down)
-        self.activation = mlp.get_submodule("act_fn")
-        self.before_attention = layer.get_submodule("input_layernorm")
-        self.before_mlp = layer.get_submodule("post_attention_layernorm")
+        self.into_attention = FastLinear(parts.into_attention)
+        self.out_of_attention = FastLinear(parts.out_of_attention)
+        self.into_mlp, self.out_of_mlp = FastLinear(parts.into_mlp), FastLinear(parts.out_of_mlp)
+        self.inner = self.out_of_mlp.in_features
+        self.activation = parts.activation
+        self.before_attention, self.before_mlp = parts.before_attention, parts.before_mlp
+        self.compiled: Compiled | None = None
+        #: What `compiled` takes behind what changes from call to call.
+        self.constants: tuple[Tensor, ...] = ()
 
     def forward(
         self,
@@ -96,6 +120,9 @@ class FastBlock(nn.Module):
         **others: Any,
     ) -> Tensor:
         """(texts, rows, hidden) in and out, with the arguments that transformers gives its decoder layers."""
+        kept = cache if cache is not None else past_key_values
+        if self.compiled is not None and self._can_run_compiled(hidden_states, attention_mask, kept):
+            return self._run_compiled(hidden_states, attention_mask, position_embeddings, kept)
         texts, rows, _ = hidden_states.shape
         heads = self.into_attention(self.before_attention(hidden_states)).view(texts, rows, -1, self.width)
         turned, values = heads.split((self.queries + self.keys, self.keys), 2)
@@ -105,17 +132,32 @@ class FastBlock(nn.Module):
         turned = torch.addcmul(turned * cosines, swapped, sines).transpose(1, 2)
         queries, keys = turned.split((self.queries, self.keys), 1)
         values = values.transpose(1, 2)
-        kept = cache if cache is not None else past_key_values
         if kept is not None:
             keys, values = kept.update(keys, values, self.layer_index)
         if attention_mask is None:
             taken, _ = grouped_attention(self, queries, keys, values, None, scaling=self.scale)
         else:
-            mask = self.shared.mask(attention_mask, queries, keys)
+            mask = self.shared.mask(attention_mask, self.group, keys.shape[2], keys.dtype)
             taken = attend(queries, keys, values, mask, self.scale)
         states = self.out_of_attention.onto(hidden_states, taken.reshape(texts, rows, -1))
         gate, up = self.into_mlp(self.before_mlp(states)).split(self.inner, -1)
         return self.out_of_mlp.onto(states, self.activation(gate).mul_(up))
+
+    @staticmethod
+    def _can_run_compiled(states: Tensor, mask: Tensor | None, kept: Any) -> bool:
+        """Whether this is a decoding step of one text: a prompt has no mask of ours."""
+        if states.shape[0] > 1 or type(kept) is not TreeCache or not kept.layers[0].is_initialized:
+            return False
+        return states.shape[1] == 1 if mask is None else mask.dtype == states.dtype
+
+    def _run_compiled(
+        self, states: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], kept: TreeCache
+    ) -> Tensor:
+        cosines, sines = self.shared.rotation(rotation)
+        keys, values, length = kept.layers[self.layer_index].reserve(states.shape[1])
+        mask = self.shared.mask(mask, self.group, length, states.dtype)
+        assert self.compiled is not None
+        return self.compiled([states, cosines, sines, keys, values, mask, *self.constants])[0]
 
 
 def fast_block(layer: nn.Module, shared: Shared, call: Call) -> FastBlock | None:
@@ -131,15 +173,36 @@ def fast_block(layer: nn.Module, shared: Shared, call: Call) -> FastBlock | None
     given = call.named.get("position_embeddings")
     if not (isinstance(given, tuple) and given[0].shape[-1] == getattr(parts["self_attn"], "head_dim", None)):
         return None
-    block = FastBlock(layer, shared)
-    states = call.arguments[0]
-    error = (block(*call.arguments, **call.named) - call.output).norm()
-    added = _TOLERANCE.get(states.dtype, _TOLERANCE_HALF) * (call.output - states).norm()
-    rounding = torch.finfo(states.dtype).eps * call.output.norm()  # a layer can add little to large states
-    return block if error <= added + rounding else None
+    block = FastBlock(_parts(layer), shared)
+    output = block(*call.arguments, **call.named)
+    return block if agrees(output, call.output, call.arguments[0]) else None
 
 
-def _matrix(parent: nn.Module, name: str) -> Matrix:
-    matrix = matrix_of(parent.get_submodule(name))
-    assert matrix is not None
-    return matrix
+def agrees(found: Tensor, expected: Tensor, states: Tensor) -> bool:
+    """Whether a layer's output for `states` is the expected one, up to rounding."""
+    added = _TOLERANCE.get(states.dtype, _TOLERANCE_HALF) * (expected - states).norm()
+    rounding = torch.finfo(states.dtype).eps * expected.norm()  # a layer can add little to large states
+    return bool((found - expected).norm() <= added + rounding)
+
+
+def _parts(layer: nn.Module) -> Parts:
+    """Of a layer that has them by name."""
+    attention: Any = layer.get_submodule("self_attn")
+    mlp = layer.get_submodule("mlp")
+    queries, keys, values, out = (matrix_named(attention, name) for name in _ATTENTION)
+    gate, up, down = (matrix_named(mlp, name) for name in _MLP)
+    width = attention.head_dim
+    return Parts(
+        index=attention.layer_idx,
+        queries=len(queries.weight) // width,
+        keys=len(keys.weight) // width,
+        width=width,
+        scale=attention.scaling,
+        before_attention=layer.get_submodule("input_layernorm"),
+        into_attention=stacked([queries, keys, values]),
+        out_of_attention=out,
+        before_mlp=layer.get_submodule("post_attention_layernorm"),
+        into_mlp=stacked([gate, up]),
+        out_of_mlp=down,
+        activation=mlp.get_submodule("act_fn"),
+    )

@@ -28,40 +28,66 @@ class FastLinear(nn.Module):
     def __init__(self, matrix: Matrix) -> None:
         super().__init__()
         self.out_features, self.in_features = matrix.weight.shape
-        self._bias = matrix.bias
         packed = _packed(matrix.weight)
-        self._packed = packed is not None
-        self._weight = packed if packed is not None else matrix.weight.contiguous()
         # In other dtypes, and elsewhere, torch's product over 8-bit weights is slower than the plain one.
-        self._quantised = (
-            quantised(matrix.weight) if matrix.quantised and _has_8_bits(matrix.weight) else None
+        with_8_bits = matrix.quantised and _has_8_bits(matrix.weight)
+        numbers, scales = quantised(matrix.weight) if with_8_bits else (None, None)
+        #: What `product` and `product_onto` multiply by.
+        self.operands: Operands = (
+            packed if packed is not None else matrix.weight.contiguous(),
+            matrix.bias,
+            numbers,
+            scales,
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., width) in, (..., outputs) out."""
-        if (few := self._of_few_rows(inputs)) is not None:
-            return few
-        if self._packed:
-            return _ops.mkldnn._linear_pointwise(inputs, self._weight, self._bias, "none", [], "")
-        return linear(inputs, self._weight, self._bias)
+        return product(inputs, *self.operands)
 
     def onto(self, states: Tensor, inputs: Tensor) -> Tensor:
         """`states` (..., outputs) plus what `forward` gives, rounded once where that is possible."""
-        if (few := self._of_few_rows(inputs)) is not None:
-            return few.add_(states)
-        if self._packed:
-            return _ops.mkldnn._linear_pointwise.binary(inputs, states, self._weight, self._bias, "add")
-        return states + linear(inputs, self._weight, self._bias)
+        return product_onto(states, inputs, *self.operands)
 
-    def _of_few_rows(self, inputs: Tensor) -> Tensor | None:
-        """The product by the 8-bit numbers; None where there are none, or too many rows for them."""
-        if self._quantised is None or inputs.numel() > _FEW_ROWS * self.in_features:
-            return None
-        rows = inputs.reshape(-1, self.in_features)
-        found = torch._weight_int8pack_mm(rows, self._quantised.numbers, self._quantised.scales)
-        if self._bias is not None:
-            found.add_(self._bias)
-        return found.view(*inputs.shape[:-1], self.out_features)
+
+#: A weight (outputs, width), packed where it can be, its bias, and its 8-bit numbers and their scales.
+Operands = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
+
+
+def product(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, numbers: Tensor | None, scales: Tensor | None
+) -> Tensor:
+    """What `FastLinear` gives, by its `operands`."""
+    if numbers is not None and scales is not None and inputs.numel() <= _FEW_ROWS * inputs.shape[-1]:
+        return _of_8_bits(inputs, bias, numbers, scales)
+    if weight.is_mkldnn:
+        found: Tensor = _ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+        return found
+    return linear(inputs, weight, bias)
+
+
+def product_onto(
+    states: Tensor,
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    numbers: Tensor | None,
+    scales: Tensor | None,
+) -> Tensor:
+    """The same, added to `states`."""
+    if numbers is not None and scales is not None and inputs.numel() <= _FEW_ROWS * inputs.shape[-1]:
+        return _of_8_bits(inputs, bias, numbers, scales).add_(states)
+    if weight.is_mkldnn:
+        found: Tensor = _ops.mkldnn._linear_pointwise.binary(inputs, states, weight, bias, "add")
+        return found
+    return states + linear(inputs, weight, bias)
+
+
+def _of_8_bits(inputs: Tensor, bias: Tensor | None, numbers: Tensor, scales: Tensor) -> Tensor:
+    rows = inputs.reshape(-1, inputs.shape[-1])
+    found = torch._weight_int8pack_mm(rows, numbers, scales)
+    if bias is not None:
+        found.add_(bias)
+    return found.view(*inputs.shape[:-1], len(numbers))
 
 
 class Siblings:

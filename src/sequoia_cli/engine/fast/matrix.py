@@ -27,6 +27,13 @@ def matrix_of(module: nn.Module) -> Matrix | None:
     return Matrix(weight, bias, getattr(module, "quantised", False))
 
 
+def matrix_named(parent: nn.Module, name: str) -> Matrix:
+    """That of a layer which is known to be a product."""
+    matrix = matrix_of(parent.get_submodule(name))
+    assert matrix is not None
+    return matrix
+
+
 def stacked(matrices: Sequence[Matrix]) -> Matrix:
     """Several matrices over one input as one: their outputs side by side."""
     weight = torch.cat([matrix.weight for matrix in matrices])

@@ -74,3 +74,15 @@ def _cpu_has_bfloat16() -> bool:
         # oneDNN says yes to any AVX-512 machine and then emulates, so ask for the instructions themselves.
         return torch.cpu._is_avx512_bf16_supported()
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def cpu_name() -> str:
+    """The processor's name where the system tells it, else its architecture."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
