@@ -74,7 +74,7 @@ def main() -> None:
         device="auto",
         dtype=options.dtype,
         trust_remote_code=False,
-        forward="fast",
+        forward="compiled",
         quantize=options.quantize,
     )
     (draft,) = session.drafts

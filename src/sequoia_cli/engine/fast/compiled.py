@@ -55,7 +55,8 @@ class _Layer(nn.Module):
         super().__init__()
         self.queries, self.keys, self.width, self.scale = block.queries, block.keys, block.width, block.scale
         self.activation = block.activation
-        self.eps = [norm.eps for norm in _norms(block)]
+        # As its dtype has it: some checkpoints tell it so, and others as it was written.
+        self.eps = [float(norm.weight.new_tensor(norm.eps)) for norm in _norms(block)]
         self.present = [[operand is not None for operand in part.operands] for part in _products(block)]
 
     def forward(
