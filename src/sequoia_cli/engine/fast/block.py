@@ -143,10 +143,11 @@ class FastBlock(nn.Module):
         gate, up = self.into_mlp(self.before_mlp(states)).split(self.inner, -1)
         return self.out_of_mlp.onto(states, self.activation(gate).mul_(up))
 
-    @staticmethod
-    def _can_run_compiled(states: Tensor, mask: Tensor | None, kept: Any) -> bool:
-        """Whether this is a decoding step of one text: a prompt has no mask of ours."""
-        if states.shape[0] > 1 or type(kept) is not TreeCache or not kept.layers[0].is_initialized:
+    def _can_run_compiled(self, states: Tensor, mask: Tensor | None, kept: Any) -> bool:
+        """Whether rows of one text follow others in its cache: a prompt has no mask of ours."""
+        if states.shape[0] > 1 or type(kept) is not TreeCache:
+            return False
+        if not kept.layers[self.layer_index].is_initialized:
             return False
         return states.shape[1] == 1 if mask is None else mask.dtype == states.dtype
 

@@ -7,6 +7,7 @@ is the slow twin. A package serves all layers of one shape, takes half a minute 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
 import tempfile
@@ -29,23 +30,28 @@ from sequoia_cli.engine.loading.devices import cpu_name
 #: Layers of fewer weights are not worth the half minute.
 _WORTH_IT = 1_000_000
 
-_OPERANDS = "Tensor weight, Tensor? bias, Tensor? numbers, Tensor? scales"
-_library = torch.library.Library("sequoia", "DEF")
-_library.define(f"product(Tensor inputs, {_OPERANDS}) -> Tensor")
-_library.define(f"product_onto(Tensor states, Tensor inputs, {_OPERANDS}) -> Tensor")
-_library.impl("product", product, "CompositeExplicitAutograd")
-_library.impl("product_onto", product_onto, "CompositeExplicitAutograd")
 _ops: Any = torch.ops  # which has no types
 
 
-@torch.library.register_fake("sequoia::product", lib=_library)
-def _product_shape(inputs: Tensor, weight: Tensor, *_: Tensor | None) -> Tensor:
-    return inputs.new_empty((*inputs.shape[:-1], weight.shape[0]))
+@functools.cache
+def _library() -> torch.library.Library:
+    """The products as operators of their own, which the compiler calls and does not look into."""
+    library = torch.library.Library("sequoia", "DEF")
+    operands = "Tensor weight, Tensor? bias, Tensor? numbers, Tensor? scales"
+    library.define(f"product(Tensor inputs, {operands}) -> Tensor")
+    library.define(f"product_onto(Tensor states, Tensor inputs, {operands}) -> Tensor")
+    library.impl("product", product, "CompositeExplicitAutograd")
+    library.impl("product_onto", product_onto, "CompositeExplicitAutograd")
 
+    def shape(inputs: Tensor, weight: Tensor, *_: Tensor | None) -> Tensor:
+        return inputs.new_empty((*inputs.shape[:-1], weight.shape[0]))
 
-@torch.library.register_fake("sequoia::product_onto", lib=_library)
-def _product_onto_shape(states: Tensor, *_: Tensor | None) -> Tensor:
-    return torch.empty_like(states)
+    def shape_onto(states: Tensor, *_: Tensor | None) -> Tensor:
+        return torch.empty_like(states)
+
+    torch.library.register_fake("sequoia::product", shape, lib=library)
+    torch.library.register_fake("sequoia::product_onto", shape_onto, lib=library)
+    return library
 
 
 class _Layer(nn.Module):
@@ -114,6 +120,7 @@ def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
     `announce` is told what takes long, and why it could not be done: without a C++ compiler, mostly. What is
     not compiled runs as before.
     """
+    _library()
     blocks = [block for block in model.modules() if isinstance(block, FastBlock) and _can_be(block)]
     kinds: dict[str, Compiled | None] = {}
     for block in blocks:
