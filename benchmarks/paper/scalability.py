@@ -59,12 +59,10 @@ def independent_chains(rates: Sequence[float], size: int) -> float:
 
 
 def _drawn_chains(rates: Sequence[float], size: int) -> float:
-    """At 2 nodes there is no chain by that rule, and one of a single token is drawn."""
-    lengths = {count: max(1, (size - 1) // count - 1) for count in range(1, min(len(rates), size - 1) + 1)}
+    """The best count by that rule. No chain is left without a token, which matters at 2 nodes alone."""
     return max(
-        1 + sum(rates[:count]) * _geometric(rates[0], length)
-        for count, length in lengths.items()
-        if count * length < size
+        1 + sum(rates[:count]) * _geometric(rates[0], max(1, (size - 1) // count - 1))
+        for count in range(1, min(len(rates), size - 1) + 1)
     )
 
 
