@@ -36,7 +36,9 @@ def main() -> int:
     print(json.dumps({"schema": SCHEMA, "missing": missing, "results": results}))
     for line in missing:
         print(line, file=sys.stderr)
-    if options.write and not missing:
+    if options.write and missing:
+        print("nothing is written, as parts are missing", file=sys.stderr)
+    elif options.write:
         _write(options.write, results, shown)
     return 1 if missing else 0
 

@@ -10,6 +10,7 @@ from paper.figures import Row
 from sequoia_cli.compiler.best import BestTrees
 from sequoia_cli.compiler.choice import Candidate, Choice
 from sequoia_cli.compiler.choose import Limits, choose
+from sequoia_cli.compiler.shapes import chains
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
@@ -27,7 +28,8 @@ class Compared:
     `same` are the tokens of our best tree of the published size and layers, `layers` those that we choose for
     the published size. `published_speedup` and `speedup` are predicted for the published tree and for our
     free choice, of `size` nodes in `depth` layers; `listed` is our choice among powers of two, as the
-    published search makes it.
+    published search makes it. `specinfer` are the tokens of SpecInfer's 5x8 tree under the same rates and
+    Sequoia's verification.
     """
 
     row: Row
@@ -41,6 +43,7 @@ class Compared:
     depth: int
     tokens: float
     speedup: float
+    specinfer: float
 
 
 def compare_row(row: Row, tree: TokenTree, profile: HardwareProfile) -> Compared:
@@ -63,6 +66,7 @@ def compare_row(row: Row, tree: TokenTree, profile: HardwareProfile) -> Compared
         choice.chosen.tree.depth,
         choice.chosen.tokens_per_step,
         choice.speedup(choice.chosen),
+        expected_tokens(chains(5, 41), [fitted]),
     )
 
 
