@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sequoia_cli.errors import BadInput
+from sequoia_cli.cli.compile_limits import DEFAULT_BRANCH, DEFAULT_DEPTH
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.compile_inputs import Inputs
     from sequoia_cli.compiler.choice import Choice
-    from sequoia_cli.compiler.choose import Limits
 
-DEFAULT_BUDGET = 64
-DEFAULT_DEPTH = 32
-DEFAULT_BRANCH = 32
 #: Left out of the command that a plan records: it has the digests of its inputs, wherever they lay, so that
 #: equal inputs give equal bytes.
 _INPUTS = ("profile", "acceptance")
-#: Deeper levels and later ranks are hardly ever accepted; the tables of so many would be slow and large.
-MAX_DEPTH = 128
-MAX_BRANCH = 256
 
 
 def compile_command(
@@ -39,6 +35,16 @@ def compile_command(
     size: Annotated[
         int | None, typer.Option("--size", help="Exactly so many nodes, even where that is not the fastest.")
     ] = None,
+    shape: Annotated[
+        str,
+        typer.Option(
+            "--shape",
+            metavar="SHAPE",
+            help="sequoia finds the best tree. Or a baseline, whose numbers leave the root out: chain:8 is "
+            "8 tokens in a row, kchains:5x8 5 chains of 8, kary:2x6 6 full levels of 2 children each, "
+            "expansion:1,1,3,1 children by level (SpecInfer).",
+        ),
+    ] = "sequoia",
     profile: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +67,7 @@ def compile_command(
             "--output",
             "-o",
             metavar="PATH|-",
-            help="Where the tree goes, - is stdout; else trees/<profile>_<budget>.json.",
+            help="Where the tree goes, - is stdout; else trees/<profile>_<budget or shape>.json.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
@@ -77,34 +83,48 @@ def compile_command(
     """Find the tree with the least seconds per token for a machine and a model pair.
 
     Says so when a chain or no speculation is fastest. Needs neither a GPU nor
-    the models.
+    the models. With --shape, predicts for a baseline of the papers what it
+    predicts for its own tree.
 
         sequoia compile --budget 128 --explain
 
         sequoia compile --budget 64 -o - | sequoia generate --tree - --prompt "hi"
     """
     from sequoia_cli.cli.compile_inputs import read_inputs
+    from sequoia_cli.cli.compile_limits import check_shape, check_size, checked_limits
     from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.compiler.shape_names import named_shape
 
-    limits = _checked_limits(budget, max_depth, max_branch, size)
+    limits = checked_limits(budget, max_depth, max_branch, size)
+    fixed = named_shape(shape)
+    if fixed is not None:
+        check_shape(shape, fixed, context)
     say = Commentary(quiet=quiet, progress=not no_progress)
     inputs = read_inputs(profile, acceptance, say)
-    _check_size(size, limits, inputs)
+    if size is not None and fixed is None:
+        check_size(size, limits, inputs)
 
     from sequoia_cli.compiler.choose import choose
+    from sequoia_cli.compiler.fixed import weigh
     from sequoia_cli.core.artifact import Output, render
     from sequoia_cli.core.paths import remember_latest
 
-    nodes = limits.budget if size is None else size
-    target = Output(output or f"trees/{inputs.name}_{nodes}.json", force=force, allow_same=True)
-    choice = choose(inputs.profile, inputs.rates.p, limits, size)
+    what = re.sub("[:,]", "_", shape) if fixed else limits.budget
+    target = Output(output or f"trees/{inputs.name}_{what}.json", force=force, allow_same=True)
+    if fixed is None:
+        choice = choose(inputs.profile, inputs.rates.p, limits, size)
+        stated = asdict(limits) | ({} if size is None else {"size": size})
+    else:
+        choice = weigh(inputs.profile, inputs.rates.p, fixed, shape)
+        stated = {"shape": shape}
     for warning in choice.warnings:
         say.warn(warning)
-    text = render(_plan(context, choice, inputs, limits, size), "json")
+    text = render(_plan(context, choice, inputs, stated), "json")
     written = target.write(text)
     if json and not target.is_stdout:
         typer.echo(text, nl=False)
-    if not target.is_stdout and not inputs.shipped:
+    # A baseline is to be compared with, not what this machine is to use from now on.
+    if not target.is_stdout and not inputs.shipped and fixed is None:
         remember_latest("tree", target.path)
 
     from sequoia_cli.cli.compile_report import explanation, summary
@@ -117,44 +137,8 @@ def compile_command(
         say.note(f"wrote {target.path}" if written else f"{target.path} is unchanged")
 
 
-def _checked_limits(budget: int | None, max_depth: int, max_branch: int, size: int | None) -> Limits:
-    """The limits, each within what is allowed."""
-    from sequoia_cli.compiler.choose import Limits
-    from sequoia_cli.compiler.tables import MAX_SIZE
-
-    for flag, value, most in (
-        ("--budget", budget, MAX_SIZE),
-        ("--size", size, MAX_SIZE),
-        ("--max-depth", max_depth, MAX_DEPTH),
-        ("--max-branch", max_branch, MAX_BRANCH),
-    ):
-        if value is not None and not 1 <= value <= most:
-            raise BadInput(f"{flag} {value} is out of range; 1 to {most} is allowed")
-    if size is not None and budget is not None and size > budget:
-        raise BadInput(f"--size {size} is above --budget {budget}; leave --budget out to force a size")
-    return Limits(size or budget or DEFAULT_BUDGET, max_depth, max_branch)
-
-
-def _check_size(size: int | None, limits: Limits, inputs: Inputs) -> None:
-    """A forced size has to lie within the profile's times and fit into the limits."""
-    from sequoia_cli.compiler.best import largest_tree
-    from sequoia_cli.compiler.cost import largest_size
-
-    if size is None:
-        return
-    covered = largest_size(inputs.profile)
-    if covered is not None and size > covered:
-        raise BadInput(f"--size {size} is beyond the profile, whose times end at {covered} tokens")
-    reachable = largest_tree(inputs.rates.p, limits.max_depth, limits.max_branch)
-    if size > reachable:
-        raise BadInput(
-            f"--size {size} is out of reach: {limits.max_depth} layers hold at most {reachable} nodes here",
-            hint="raise --max-depth or --max-branch, or give rates for more ranks",
-        )
-
-
 def _plan(
-    context: typer.Context, choice: Choice, inputs: Inputs, limits: Limits, size: int | None
+    context: typer.Context, choice: Choice, inputs: Inputs, stated: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The document that is written: no time and no place in it, so that equal inputs give equal bytes."""
     from sequoia_cli import __version__
@@ -165,7 +149,4 @@ def _plan(
         record["warnings"] = warnings
     if choice.not_considered:
         record["notes"] = ["not considered: " + reason for reason in choice.not_considered]
-    stated = {"budget": limits.budget, "max_depth": limits.max_depth, "max_branch": limits.max_branch}
-    if size is not None:
-        stated["size"] = size
     return choice.plan({**inputs.described(), "limits": stated}, record).to_dict()

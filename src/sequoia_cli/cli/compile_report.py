@@ -26,11 +26,13 @@ def summary(choice: Choice) -> str:
 
 
 def explanation(choice: Choice, rows: Rows) -> Iterator[Table | str]:
-    """The tree by layer, its step by part, what it was chosen over, and the best tree of each size."""
+    """The tree by layer, its step by part, what it was chosen over, and the best tree of each size
+    where one was searched for."""
     yield _layers(choice.chosen, rows)
     yield _parts(choice)
     yield _comparison(choice)
-    yield _curve(choice)
+    if choice.curve:
+        yield _curve(choice)
     for reason in choice.not_considered:
         yield f"not considered: {reason}"
 

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sequoia_cli.compiler.cost import StepSeconds
+from sequoia_cli.compiler.cost import StepSeconds, step_seconds
+from sequoia_cli.compiler.families import TIE
+from sequoia_cli.compiler.value import Rows, expected_tokens
+from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.plan import Prediction, TreePlan
 from sequoia_cli.core.tree import TokenTree
 
@@ -20,10 +23,30 @@ class Candidate:
     tokens_per_step: float
     seconds: StepSeconds
 
+    @classmethod
+    def of(
+        cls, tree: TokenTree, profile: HardwareProfile, rows: Rows, shape: str | None = None
+    ) -> Candidate | None:
+        """`tree` with its value and cost; None where the profile does not cover it."""
+        seconds = step_seconds(tree, profile)
+        if seconds is None:
+            return None
+        if shape is None:
+            shape = "no speculation" if tree.size == 1 else "chain" if tree.is_chain else "tree"
+        return cls(shape, tree, expected_tokens(tree, rows), seconds)
+
     @property
     def seconds_per_token(self) -> float:
         """What the choice minimises."""
         return self.seconds.total / self.tokens_per_step
+
+
+def slower_than_plain(chosen: Candidate, plain: Candidate) -> tuple[str, ...]:
+    """The warning of a choice that somebody forced and that does not pay; empty where it does."""
+    ratio = plain.seconds_per_token / chosen.seconds_per_token
+    if ratio * (1 + TIE) >= 1:
+        return ()
+    return (f"the tree of {chosen.tree.size} nodes asked for is slower than plain decoding: {ratio:.3g}x",)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from sequoia_cli.compiler import shapes
 from sequoia_cli.compiler.best import BestTrees
-from sequoia_cli.compiler.choice import Candidate, Choice, CurvePoint
-from sequoia_cli.compiler.cost import CostTable, check_first_times, largest_size, step_seconds
-from sequoia_cli.compiler.families import TIE, Family, best_family, prefix_family
+from sequoia_cli.compiler.choice import Candidate, Choice, CurvePoint, slower_than_plain
+from sequoia_cli.compiler.cost import CostTable, check_first_times, largest_size
+from sequoia_cli.compiler.families import Family, best_family, prefix_family
 from sequoia_cli.compiler.tables import MAX_SIZE
-from sequoia_cli.compiler.value import Rows, expected_tokens
+from sequoia_cli.compiler.value import Rows
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.errors import BadInput
@@ -47,10 +47,6 @@ def choose(profile: HardwareProfile, rows: Rows, limits: Limits, size: int | Non
     search = _Search(profile, rows, limits, table, best)
     plain = search.candidate(ROOT_ONLY)
     chosen = search.fastest(size)
-    warnings = []
-    if chosen.seconds_per_token > plain.seconds_per_token * (1 + TIE):
-        ratio = plain.seconds_per_token / chosen.seconds_per_token
-        warnings.append(f"the tree of {size} nodes asked for is slower than plain decoding: {ratio:.3g}x")
     not_considered = []
     if most < asked:
         not_considered.append(f"sizes above {most}: the profile's times end there")
@@ -58,7 +54,9 @@ def choose(profile: HardwareProfile, rows: Rows, limits: Limits, size: int | Non
         widest = profile.draft_seconds[-1][0]
         not_considered.append(f"levels of more than {widest} nodes to expand: its draft times end there")
     runners_up = _distinct([plain, *search.shapes(), *search.other_sizes(chosen.tree.size)], chosen)
-    return Choice(chosen, plain, runners_up, _curve(best), tuple(not_considered), tuple(warnings))
+    return Choice(
+        chosen, plain, runners_up, _curve(best), tuple(not_considered), slower_than_plain(chosen, plain)
+    )
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,9 @@ class _Search:
 
     def candidate(self, tree: TokenTree, shape: str | None = None) -> Candidate:
         """`tree`, which the profile must cover, with its value and cost."""
-        seconds = step_seconds(tree, self.profile)
-        assert seconds is not None
-        if shape is None:
-            shape = "no speculation" if tree.size == 1 else "chain" if tree.is_chain else "tree"
-        return Candidate(shape, tree, expected_tokens(tree, self.rows), seconds)
+        found = Candidate.of(tree, self.profile, self.rows, shape)
+        assert found is not None
+        return found
 
     def fastest(self, size: int | None) -> Candidate:
         """The fastest tree, of exactly `size` nodes where given: no family then has a larger one."""
