@@ -102,7 +102,8 @@ class FastBlock(nn.Module):
         cosines, sines = self.shared.rotation(position_embeddings)
         first, second = turned.chunk(2, -1)
         swapped = torch.cat((second, first), -1)
-        turned = torch.addcmul(turned * cosines, swapped, sines).transpose(1, 2)
+        # Some families turn in float32, whatever their dtype.
+        turned = torch.addcmul(turned * cosines, swapped, sines).to(values.dtype).transpose(1, 2)
         queries, keys = turned.split((self.queries, self.keys), 1)
         values = values.transpose(1, 2)
         kept = cache if cache is not None else past_key_values
@@ -131,12 +132,23 @@ def fast_block(layer: nn.Module, shared: Shared, call: Call) -> FastBlock | None
     given = call.named.get("position_embeddings")
     if not (isinstance(given, tuple) and given[0].shape[-1] == getattr(parts["self_attn"], "head_dim", None)):
         return None
+    if _reads_positions(layer, call):
+        return None
     block = FastBlock(layer, shared)
     states = call.arguments[0]
     error = (block(*call.arguments, **call.named) - call.output).norm()
     added = _TOLERANCE.get(states.dtype, _TOLERANCE_HALF) * (call.output - states).norm()
     rounding = torch.finfo(states.dtype).eps * call.output.norm()  # a layer can add little to large states
     return block if error <= added + rounding else None
+
+
+def _reads_positions(layer: nn.Module, call: Call) -> bool:
+    """Whether a layer makes more of positions than rotations, as a scale that grows far into a text."""
+    positions = call.named.get("position_ids")
+    if positions is None:
+        return False
+    exchanged = layer(*call.arguments, **{**call.named, "position_ids": positions.flip(0)})
+    return not torch.equal(exchanged, call.output)
 
 
 def _matrix(parent: nn.Module, name: str) -> Matrix:
