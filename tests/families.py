@@ -125,7 +125,7 @@ def _reason(error: BadInput, folder: Path) -> str:
     """What the message says of the family, without names and numbers of this run."""
     said = error.message.removeprefix(f"target '{folder}'").removeprefix(": ").strip()
     said = re.sub(r"^models of the family '.*?' cannot verify a token tree: ", "", said)
-    return re.sub(r" \((rounding|[A-Z]\w*(Error|Exception)).*| by [\d.e+-]+$", "", said).replace("|", "/")
+    return re.sub(r"( by [\d.e+-]+)? \((rounding|[A-Z]\w*(Error|Exception)).*", "", said).replace("|", "/")
 
 
 def table(outcomes: Mapping[str, Outcome]) -> str:
