@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: env demo test check draft trees bench bench-compile bench-forward bench-cost-model bench-gpu \
+.PHONY: env demo test check families draft trees bench bench-compile bench-forward bench-cost-model bench-gpu \
 	bench-paper clean
 
 env: $(VENV)/.ready
@@ -32,6 +32,10 @@ check: env
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# FAMILIES.md, made anew: what becomes of each model type of the transformers that is installed.
+families: env
+	$(BIN)/python tests/families.py
 
 # A draft for the default target in place of the shipped one: about two hours on two cores. Its texts are kept in
 # drafts/corpus, so that an interrupted run goes on.

@@ -10,7 +10,13 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 _PLAIN = {
     "hidden_size": 32,
@@ -107,6 +113,11 @@ def tiny_model(family: str, vocab: int = 64, seed: int = 0, **overrides: Any) ->
     model_type, settings = FAMILIES[family]
     no_special_ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config = AutoConfig.for_model(model_type, vocab_size=vocab, **{**no_special_ids, **settings, **overrides})
+    return random_model(config, seed)
+
+
+def random_model(config: PreTrainedConfig, seed: int = 0, scale: float = 4) -> PreTrainedModel:
+    """A random float32 model of that configuration, the same for the same seed; matrices times `scale`."""
     state = torch.get_rng_state()
     try:
         torch.manual_seed(seed)
@@ -119,7 +130,7 @@ def tiny_model(family: str, vocab: int = 64, seed: int = 0, **overrides: Any) ->
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter.mul_(4)
+                parameter.mul_(scale)
     return _resting(model)
 
 

@@ -49,7 +49,7 @@ class TreeLayer(CacheLayerMixin):
 
     def keep(self, prefix: int, rows: Tensor | None, count: int) -> None:
         """Keep the first `prefix` rows and, of those behind, `rows` (None: the first `count`)."""
-        if rows is not None:
+        if rows is not None and self.is_initialized:  # one that reads the rows of another layer has none
             for states in (self.keys, self.values):
                 states[:, :, prefix : prefix + count] = states.index_select(2, rows)
         self.length = prefix + count

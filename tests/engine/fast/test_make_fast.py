@@ -6,16 +6,18 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.llama.modeling_llama import LlamaMLP
 from transformers.pytorch_utils import Conv1D
 
 from decoding import PROMPT, TREE, tree_logits
 from features import feature_draft
-from models import SUPPORTED, tiny_model
+from models import SUPPORTED, random_model, tiny_model
 from sequoia_cli.core.tree import chain
 from sequoia_cli.engine import model as model_module
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
+from sequoia_cli.engine.fast.attention import grouped_attention
 from sequoia_cli.engine.fast.block import FastBlock
 from sequoia_cli.engine.fast.linear import FastLinear, SiblingLinear
 from sequoia_cli.engine.fast.matrix import Matrix
@@ -24,6 +26,7 @@ from sequoia_cli.engine.fast.prepare import make_fast
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention
 from sequoia_cli.errors import SequoiaError
+from tiny_configs import tiny_config
 
 #: Rounding of two layers, relative to the largest logit.
 EXACT = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 0.02}
@@ -104,6 +107,20 @@ def test_a_layer_with_the_same_parts_that_computes_something_else_is_no_block(mo
     assert not blocks(llama)
 
 
+def test_a_layer_that_scales_by_position_is_no_block_though_the_scale_is_1_where_texts_begin():
+    ministral = LanguageModel(random_model(tiny_config("ministral3")))
+    ministral.make_fast()
+    assert not blocks(ministral)
+
+
+def test_a_layer_that_turns_in_float32_is_a_block_in_bfloat16_too():
+    slow, fast = (LanguageModel(random_model(tiny_config("olmo")).to(torch.bfloat16)) for _ in range(2))
+    fast.make_fast()
+    assert blocks(fast)
+    found, expected = (tree_logits(model, TREE)[0] for model in (fast, slow))
+    assert (found - expected).abs().max() <= EXACT[torch.bfloat16] * expected.abs().max()
+
+
 def test_a_block_leaves_no_weights_behind():
     model = LanguageModel(tiny_model("llama"))
     gone = [weakref.ref(layer.self_attn.q_proj.weight) for layer in model.model.model.layers]
@@ -125,9 +142,46 @@ def test_layers_that_are_run_twice_or_on_other_inputs_are_no_siblings():
     slow, ids = Twice(), torch.tensor([[1, 2, 3]])
     with torch.inference_mode():
         expected = slow(ids, False)
-        make_fast(slow, ids)
+        make_fast(slow, {"input_ids": ids, "use_cache": False})
         assert torch.allclose(slow(ids, False), expected)
     assert not any(isinstance(module, SiblingLinear) for module in slow.modules())
+
+
+def test_a_layer_whose_weight_another_module_reads_keeps_it():
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, input_ids):
+            states = nn.functional.one_hot(input_ids, 4).to(self.a.weight.dtype)
+            return self.a(states) + self.b(states)
+
+    reader = Reader()
+    with torch.inference_mode():
+        make_fast(reader, {"input_ids": torch.tensor([[1, 2, 3]])})
+        reader(torch.tensor([[1, 2, 3]]))
+    assert type(reader.a) is nn.Linear
+    assert type(reader.b) is nn.Linear  # it shares its input with the other
+    alone = nn.Sequential(nn.Linear(4, 4))
+    make_fast(alone)
+    assert isinstance(alone[0], FastLinear)
+
+
+def test_attention_gives_rows_that_can_be_viewed_as_transformers_own_does():
+    queries, keys = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
+    for mask in (None, torch.zeros(1, 1, 3, 3)):
+        found, _ = grouped_attention(nn.Module(), queries, keys, keys, mask)
+        assert found.is_contiguous()
+
+
+def test_attention_with_a_bias_of_its_own_is_transformers_own():
+    queries, keys, bias = torch.randn(1, 4, 3, 8), torch.randn(1, 4, 3, 8), torch.randn(1, 4, 3, 3)
+    found, _ = grouped_attention(nn.Module(), queries, keys, keys, None, position_bias=bias)
+    expected, _ = sdpa_attention_forward(nn.Module(), queries, keys, keys, None, position_bias=bias)
+    assert torch.equal(found, expected)
+    with pytest.raises(ValueError, match="softcap"):
+        grouped_attention(nn.Module(), queries, keys, keys, None, softcap=30.0)
 
 
 def test_siblings_never_hand_out_what_belongs_to_another_input():
@@ -189,10 +243,38 @@ def test_a_feature_draft_proposes_what_its_slow_twin_does():
 
 
 def test_a_forward_that_changes_what_the_model_says_is_refused(monkeypatch):
-    def wrong(model, ids):
+    def wrong(model, arguments):
         model.lm_head.weight.data[3:9] += 1
 
     monkeypatch.setattr(model_module, "make_fast", wrong)
     with pytest.raises(SequoiaError, match="changes its logits") as raised:
+        LanguageModel(tiny_model("llama")).make_fast()
+    assert "--forward plain" in raised.value.hint
+
+
+def test_a_text_in_which_two_experts_are_tied_is_outvoted(monkeypatch):
+    def wrong_in(*texts):
+        def change(module, given, output):
+            output[list(texts)] *= 2
+            return output
+
+        return lambda model, arguments: model.lm_head.register_forward_hook(change)
+
+    monkeypatch.setattr(model_module, "make_fast", wrong_in(0, 3))
+    LanguageModel(tiny_model("llama")).make_fast()
+    for texts in ((0, 1), (4, 5)):  # at the beginning of the context, and at its end
+        monkeypatch.setattr(model_module, "make_fast", wrong_in(*texts))
+        with pytest.raises(SequoiaError, match="changes its logits"):
+            LanguageModel(tiny_model("llama")).make_fast()
+
+
+def test_a_forward_that_cannot_be_made_fast_is_refused_by_name(monkeypatch):
+    def failing(model, arguments):
+        raise AttributeError("no weight")
+
+    monkeypatch.setattr(model_module, "make_fast", failing)
+    with pytest.raises(
+        SequoiaError, match="family 'llama' has no fast forward: AttributeError: no weight"
+    ) as raised:
         LanguageModel(tiny_model("llama")).make_fast()
     assert "--forward plain" in raised.value.hint

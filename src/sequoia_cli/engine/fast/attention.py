@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 #: The name under which transformers finds this attention.
 NAME = "sequoia"
-#: What models say when they call an attention function and SDPA has no argument for.
+#: What models say when they call an attention function and this one has no argument for.
 _FOREIGN = ("softcap", "position_bias", "s_aux", "head_mask")
 
 
@@ -27,18 +28,20 @@ def grouped_attention(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers' `sdpa`: (texts, heads, rows, width) in, (texts, rows, heads, width) out."""
-    if unknown := [name for name in _FOREIGN if others.get(name) is not None]:
-        raise ValueError(f"attention with {unknown[0]} is not known here")
+    """As transformers' `sdpa`: (texts, heads, rows, width) in, contiguous (texts, rows, heads, width) out."""
+    if any(others.get(name) is not None for name in _FOREIGN):
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, **others
+        )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if attention_mask is None and causal and query.shape[2] > 1:
         taken = scaled_dot_product_attention(
             query, key, value, scale=scaling, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
         )
-        return taken.transpose(1, 2), None
+        return taken.transpose(1, 2).contiguous(), None
     shared = query.shape[1] // key.shape[1]
     mask = attention_mask if attention_mask is None else folded(attention_mask, shared)
-    return attend(query, key, value, mask, scaling), None
+    return attend(query, key, value, mask, scaling).contiguous(), None
 
 
 def folded(mask: Tensor, shared: int) -> Tensor:

@@ -39,6 +39,7 @@ class Shared:
 
     def __init__(self) -> None:
         self._given: tuple[Tensor, Tensor] | None = None
+        self._wide: tuple[Tensor, Tensor] | None = None
         self._masks: list[tuple[Tensor | None, Tensor]] = []
 
     def rotation(self, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -51,8 +52,16 @@ class Shared:
             half = sines.shape[-1] // 2
             signed = torch.cat((-sines[..., :half], sines[..., half:]), -1)
             self._given, self._ready = given, (cosines.unsqueeze(-2), signed.unsqueeze(-2))
-            self._masks = []
+            self._wide, self._masks = None, []
         return self._ready
+
+    def wide_rotation(self, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The same in float32 at least, whatever the family turns in: what is compiled takes one dtype."""
+        ready = self.rotation(given)
+        if self._wide is None:
+            wide = torch.promote_types(ready[0].dtype, torch.float32)
+            self._wide = ready[0].to(wide), ready[1].to(wide)
+        return self._wide
 
     def mask(self, mask: Tensor | None, shared: int, columns: int, dtype: torch.dtype) -> Tensor:
         """`folded` for this forward, in which some layers may have a mask of their own.
@@ -129,7 +138,8 @@ class FastBlock(nn.Module):
         cosines, sines = self.shared.rotation(position_embeddings)
         first, second = turned.chunk(2, -1)
         swapped = torch.cat((second, first), -1)
-        turned = torch.addcmul(turned * cosines, swapped, sines).transpose(1, 2)
+        # Some families turn in float32, whatever their dtype.
+        turned = torch.addcmul(turned * cosines, swapped, sines).to(values.dtype).transpose(1, 2)
         queries, keys = turned.split((self.queries, self.keys), 1)
         values = values.transpose(1, 2)
         if kept is not None:
@@ -154,7 +164,7 @@ class FastBlock(nn.Module):
     def _run_compiled(
         self, states: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], kept: TreeCache
     ) -> Tensor:
-        cosines, sines = self.shared.rotation(rotation)
+        cosines, sines = self.shared.wide_rotation(rotation)
         keys, values, length = kept.layers[self.layer_index].reserve(states.shape[1])
         mask = self.shared.mask(mask, self.group, length, states.dtype)
         assert self.compiled is not None
@@ -174,9 +184,20 @@ def fast_block(layer: nn.Module, shared: Shared, call: Call) -> FastBlock | None
     given = call.named.get("position_embeddings")
     if not (isinstance(given, tuple) and given[0].shape[-1] == getattr(parts["self_attn"], "head_dim", None)):
         return None
+    if _reads_positions(layer, call):
+        return None
     block = FastBlock(_parts(layer), shared)
     output = block(*call.arguments, **call.named)
     return block if agrees(output, call.output, call.arguments[0]) else None
+
+
+def _reads_positions(layer: nn.Module, call: Call) -> bool:
+    """Whether a layer makes more of positions than rotations, as a scale that grows far into a text."""
+    positions = call.named.get("position_ids")
+    if positions is None:
+        return False
+    exchanged = layer(*call.arguments, **{**call.named, "position_ids": positions.flip(0)})
+    return not torch.equal(exchanged, call.output)
 
 
 def agrees(found: Tensor, expected: Tensor, states: Tensor) -> bool:

@@ -83,7 +83,7 @@ class _Layer(nn.Module):
         heads = _ops.sequoia.product(normed, *into_attention).view(texts, rows, -1, self.width)
         turned, new_values = heads.split((self.queries + self.keys, self.keys), 2)
         first, second = turned.chunk(2, -1)
-        turned = turned * cosines + torch.cat((second, first), -1) * sines
+        turned = (turned * cosines + torch.cat((second, first), -1) * sines).to(states.dtype)
         queries, new_keys = turned.split((self.queries, self.keys), 2)
         end = mask.shape[-1]
         keys.narrow(2, end - rows, rows).copy_(new_keys.transpose(1, 2))
@@ -181,11 +181,12 @@ def _make(block: FastBlock, place: Path) -> None:
     rows, capacity, seen = 8, 64, 24
     dtype = block.out_of_mlp.operands[0].dtype
 
-    def zeros(*shape: int) -> Tensor:
+    def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
         return torch.zeros(*shape, dtype=dtype)
 
     states = zeros(1, rows, block.into_attention.in_features)
-    turns = [zeros(1, rows, 1, block.width) for _ in range(2)]
+    wide = torch.promote_types(dtype, torch.float32)
+    turns = [zeros(1, rows, 1, block.width, dtype=wide) for _ in range(2)]
     cache = [zeros(1, block.keys, capacity, block.width) for _ in range(2)]
     mask = zeros(1, 1, rows * block.group, seen)
     # The layout of a packed weight is nothing that can be traced; its shape is all that matters.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,21 +20,21 @@ from sequoia_cli.engine.fast.norms import fast_norm
 
 
 @torch.inference_mode()
-def make_fast(model: nn.Module, ids: Tensor | None = None) -> None:
+def make_fast(model: nn.Module, arguments: Mapping[str, Any] | None = None) -> None:
     """Prepare norms, linear layers and attention of `model`. What is not recognised stays as it is.
 
-    A causal language model is run once, on `ids` (texts, tokens), to see which layers share an input; of any
-    other module each layer stands alone.
+    A causal language model is run with the `arguments` of a call, to see what its layers compute and which
+    share an input; of any other module each layer stands alone.
     """
     for parent, name, module in _children(model):
         if (norm := fast_norm(module)) is not None:
             setattr(parent, name, norm)
     if isinstance(model, PreTrainedModel) and model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(attention.NAME)
-        if ids is not None:
-            _make_blocks(model, ids)
+        if arguments is not None:
+            _make_blocks(model, arguments)
     alone = [[(parent, name)] for parent, name, child in _children(model) if matrix_of(child)]
-    for group in alone if ids is None else _siblings(model, ids):
+    for group in alone if arguments is None else _siblings(model, arguments):
         _fuse(group)
 
 
@@ -46,7 +47,7 @@ def _children(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     )
 
 
-def _make_blocks(model: nn.Module, ids: Tensor) -> None:
+def _make_blocks(model: nn.Module, arguments: Mapping[str, Any]) -> None:
     """Replace the forward of each decoder layer of the plan that `fast_block` knows.
 
     The layer itself stays, for those who look for it by its class; its parts are gone.
@@ -57,7 +58,7 @@ def _make_blocks(model: nn.Module, ids: Tensor) -> None:
         calls[module] = Call(arguments, named, output)
 
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    _run_with([layer.register_forward_hook(note, with_kwargs=True) for layer in layers], model, ids)
+    _run_with([layer.register_forward_hook(note, with_kwargs=True) for layer in layers], model, arguments)
     shared = Shared()
     for layer, call in calls.items():
         if (block := fast_block(layer, shared, call)) is not None:
@@ -71,8 +72,11 @@ def _make_blocks(model: nn.Module, ids: Tensor) -> None:
 _Group = list[tuple[nn.Module, str]]
 
 
-def _siblings(model: nn.Module, ids: Tensor) -> list[_Group]:
-    """All linear layers, those together that a module applies to one input one after the other."""
+def _siblings(model: nn.Module, arguments: Mapping[str, Any]) -> list[_Group]:
+    """All linear layers, those together that a module applies to one input one after the other.
+
+    Not those whose weights another module reads: it would not find them any more.
+    """
     places = {child: (parent, name) for parent, name, child in _children(model) if matrix_of(child)}
     groups: list[_Group] = []
     last: tuple[Tensor | None, nn.Module | None] = (None, None)
@@ -88,15 +92,52 @@ def _siblings(model: nn.Module, ids: Tensor) -> list[_Group]:
             groups.append([places[module]])
         last = (arguments[0], parent)
 
-    _run_with([module.register_forward_pre_hook(note) for module in places], model, ids)
-    # A module that is run more than once in a forward has no one place.
-    return [group for group in groups if all(calls[getattr(parent, name)] == 1 for parent, name in group)]
+    with _weights_watched(places) as read:
+        _run_with([module.register_forward_pre_hook(note) for module in places], model, arguments)
+
+    def movable(module: nn.Module) -> bool:
+        # One that is run more than once in a forward has no one place.
+        return calls[module] == 1 and module not in read
+
+    return [group for group in groups if all(movable(getattr(parent, name)) for parent, name in group)]
 
 
-def _run_with(hooks: Sequence[RemovableHandle], model: nn.Module, ids: Tensor) -> None:
+@contextmanager
+def _weights_watched(modules: Iterable[nn.Module]) -> Iterator[set[nn.Module]]:
+    """Notes which of the modules have a weight read from outside of their own forward."""
+    kinds = {module: type(module) for module in modules}
+    running: set[nn.Module] = set()
+    read: set[nn.Module] = set()
+
+    def forward(self: nn.Module, *arguments: Any) -> Any:
+        running.add(self)
+        try:
+            return kinds[self].forward(self, *arguments)
+        finally:
+            running.discard(self)
+
+    def attribute(self: nn.Module, name: str) -> Any:
+        if name in ("weight", "bias") and self not in running:
+            read.add(self)
+        return nn.Module.__getattr__(self, name)
+
+    watched = {
+        kind: type(kind.__name__, (kind,), {"forward": forward, "__getattr__": attribute})
+        for kind in set(kinds.values())
+    }
+    for module, kind in kinds.items():
+        module.__class__ = watched[kind]
+    try:
+        yield read
+    finally:
+        for module, kind in kinds.items():
+            module.__class__ = kind
+
+
+def _run_with(hooks: Sequence[RemovableHandle], model: nn.Module, arguments: Mapping[str, Any]) -> None:
     """Run the model once, and take the hooks away again."""
     try:
-        model(input_ids=ids, use_cache=False)
+        model(**arguments)
     finally:
         for hook in hooks:
             hook.remove()

@@ -117,4 +117,12 @@ def _config_and_skeleton(
             except ValueError:  # how transformers says that a family has no such attention
                 if attention == "eager":
                     raise
+    # Some decoders carry that setting too, and read it nowhere.
+    if getattr(config, "is_decoder", None) is False and any(
+        getattr(module, "is_decoder", None) is False for module in skeleton.modules()
+    ):
+        raise BadInput(
+            f"{source} is an encoder ({family}): its tokens see those behind them",
+            hint="one that was trained as a decoder says so by is_decoder in its config.json",
+        )
     return config, skeleton

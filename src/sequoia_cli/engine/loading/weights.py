@@ -83,7 +83,8 @@ def load_model(
     with refusing(f"{checkpoint.source} cannot be loaded"):
         model, report = type(checkpoint.skeleton).from_pretrained(
             checkpoint.folder if state is None else None,
-            config=checkpoint.config,
+            # That of the text model, where the folder's has others beside it.
+            config=checkpoint.skeleton.config,
             state_dict=state,
             dtype=dtype,
             attn_implementation=checkpoint.skeleton.config._attn_implementation,

@@ -1,0 +1,186 @@
+"""What becomes of each model type that transformers has a causal language model for (FAMILIES.md).
+
+`make families` writes that table; a test compares it with what it finds.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, __version__
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import logging
+
+from decoding import PROMPT, TREE, own_greedy
+from folders import alone
+from models import random_model, tiny_tokenizer
+from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.draft import IndependentDraft
+from sequoia_cli.engine.fast.block import FastBlock
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.selftest import check_tree_attention
+from sequoia_cli.errors import BadInput
+from tiny_configs import tiny_config
+
+TABLE = Path(__file__).parent.parent / "FAMILIES.md"
+
+WORKS, REFUSED, UNTRIED = "works", "refused", "not tried"
+
+#: Types of which no tiny model is made here.
+NOT_TRIED = {
+    "dots3_note": "several models in one, with pictures and sound",
+    "gemma3n": "several models in one, with pictures and sound; its text model is gemma3n_text",
+    "gemma4_assistant": "a draft that reads what Gemma 4 has computed, no model of its own",
+    "gemma4_unified_assistant": "a draft that reads what Gemma 4 has computed, no model of its own",
+    "musicgen": "several models in one, for music",
+    "musicgen_melody": "several models in one, for music",
+}
+#: Kinds of one type, beside its default one.
+KINDS: dict[str, tuple[str, dict[str, object]]] = {
+    "falcon (ALiBi)": ("falcon", {"alibi": True}),
+}
+NAMES = (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *KINDS)
+
+#: What weights are multiplied by: with less, or more, some families repeat two tokens for ever.
+_SCALE, _SCALES = 12, {"nanochat": 4}
+
+#: What a path through TREE has where the best of the root's children is proposed second.
+_RANKS = (1, 0, 0)
+
+
+class Outcome(NamedTuple):
+    """`kind` is one of WORKS, REFUSED and UNTRIED; `detail` says how or why."""
+
+    kind: str
+    detail: str
+
+
+def outcome(name: str, folder: Path) -> Outcome:
+    """Make a tiny model of that name in `folder`, use it as users do, and see that it is right or refused."""
+    if name in NOT_TRIED:
+        return Outcome(UNTRIED, NOT_TRIED[name])
+    save(name, folder)
+    try:
+        target = opened(folder, torch.float32)
+    except BadInput as error:
+        assert KINDS.get(name, (name,))[0] in error.message
+        with pytest.raises(BadInput):  # in bfloat16 too, where rounding hides more
+            opened(folder, torch.bfloat16)
+        return Outcome(REFUSED, _reason(error, folder))
+    opened(folder, torch.bfloat16).make_fast()
+    expected = own_greedy(AutoModelForCausalLM.from_pretrained(folder).eval())
+    require_equal(target, expected)
+    target.make_fast()
+    require_equal(target, expected)
+    whole = any(isinstance(module, FastBlock) for module in target.model.modules())
+    return Outcome(WORKS, "whole layers" if whole else "parts of layers")
+
+
+def save(name: str, folder: Path) -> PreTrainedModel:
+    """A tiny model with a tokenizer, as a folder; its config is that of the type, not of the model in it."""
+    model_type, settings = KINDS.get(name, (name, {}))
+    model = random_model(tiny_config(model_type, **settings), scale=_SCALES.get(name, _SCALE))
+    model.save_pretrained(folder)
+    tiny_config(model_type, **settings).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return model
+
+
+def opened(folder: Path, dtype: torch.dtype) -> LanguageModel:
+    """The folder's model as the commands open it."""
+    model = LanguageModel(alone(str(folder), dtype=dtype).model)
+    check_tree_attention(model, f"target '{folder}'")
+    return model
+
+
+class _SecondFirst(IndependentDraft):
+    """A draft that ranks its best token behind the root second: rows behind the first are then kept."""
+
+    def expand(self, layout, level, tokens, sampling):
+        probs = super().expand(layout, level, tokens, sampling)
+        if level == 0:
+            best, second = probs[0].topk(2).indices.tolist()
+            probs[0, [best, second]] = probs[0, [second, best]]
+        return probs
+
+
+def require_equal(target: LanguageModel, expected: list[int]) -> None:
+    """Decode with a tree; the target drafts for itself, so that its forward by levels is tried as well."""
+    draft = _SecondFirst(target, target.vocabulary)
+    steps = list(Decoder(target, [draft], TREE).decode(PROMPT, len(expected)))
+    assert [token for step in steps for token in step.tokens] == expected
+    assert len(set(expected)) > 4, f"a text of few tokens shows little: {sorted(set(expected))}"
+    full = [step for step in steps if step.depth == TREE.depth]
+    assert sum(step.ranks == _RANKS for step in full) >= 0.8 * len(full)
+
+
+def _reason(error: BadInput, folder: Path) -> str:
+    """What the message says of the family, without names and numbers of this run."""
+    said = error.message.removeprefix(f"target '{folder}'").removeprefix(": ").strip()
+    said = re.sub(r"^models of the family '.*?' cannot verify a token tree: ", "", said)
+    return re.sub(r"( by [\d.e+-]+)? \((rounding|[A-Z]\w*(Error|Exception)).*", "", said).replace("|", "/")
+
+
+def table(outcomes: Mapping[str, Outcome]) -> str:
+    """FAMILIES.md."""
+    parts = [_HEAD.format(version=__version__)]
+    for kind, title in _TITLES.items():
+        rows = {name: found.detail for name, found in outcomes.items() if found.kind == kind}
+        parts.append(f"## {title.format(count=len(rows))}\n\n{_COLUMNS[kind]}\n|---|---|\n")
+        parts[-1] += "".join(f"| {name} | {detail} |\n" for name, detail in sorted(rows.items()))
+    return "\n".join(parts)
+
+
+def stated(text: str) -> tuple[str, dict[str, Outcome]]:
+    """The version of transformers that a table was made with, and what it says."""
+    version = re.search(r"that transformers (\S+) has", text)
+    assert version
+    found, kind = {}, ""
+    titles = {title.partition(" (")[0]: kind for kind, title in _TITLES.items()}
+    for line in text.splitlines():
+        if line.startswith("## "):
+            kind = titles[line[3:].partition(" (")[0]]
+        elif line.startswith("| ") and not line.startswith("| model type"):
+            name, detail = line.strip("| ").split(" | ")
+            found[name] = Outcome(kind, detail)
+    return version[1], found
+
+
+_HEAD = """# Families
+
+What becomes of each model type that transformers {version} has a causal language model for. A tiny model
+of it with random weights is saved, loaded as users' models are, and decoded greedily with a tree. Made by
+`make families`; a test fails where this table is not what it finds.
+"""
+_TITLES = {
+    WORKS: "Work ({count}): greedy ids equal the family's own `generate`",
+    REFUSED: "Are refused by name ({count})",
+    UNTRIED: "Were not tried ({count})",
+}
+_COLUMNS = {
+    WORKS: "| model type | `--forward fast` prepares |",
+    REFUSED: "| model type | because |",
+    UNTRIED: "| model type | it is |",
+}
+
+
+def _swept(names: Iterable[str]) -> dict[str, Outcome]:
+    found = {}
+    for name in names:
+        with TemporaryDirectory() as folder:
+            found[name] = outcome(name, Path(folder))
+        print(name, *found[name], sep=": ", file=sys.stderr)
+    return found
+
+
+if __name__ == "__main__":
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    TABLE.write_text(table(_swept(NAMES)), encoding="utf-8")
