@@ -42,7 +42,8 @@ class Verifier:
     positional: bool = True
 
 
-def _with_replacement(target: Tensor, count: int) -> Rule:
+def specinfer_rule(target: Tensor, count: int) -> Rule:
+    """For `count` children drawn with replacement."""
     return Trial(target, replacement=True)
 
 
@@ -51,7 +52,7 @@ SEQUOIA = Verifier("sequoia", draw_children, verify, several=True, at_once=True)
 
 #: With replacement: multi-step speculative sampling (arXiv 2305.09781, Theorem 4.2).
 SPECINFER = Verifier(
-    "specinfer", draw_independently, partial(verify, rule=_with_replacement), several=True
+    "specinfer", draw_independently, partial(verify, rule=specinfer_rule), several=True
 )
 
 #: With replacement: k-sequential selection (arXiv 2310.15141).
