@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -172,7 +173,8 @@ def main() -> None:
         rates = AcceptanceRates.from_document(read_document(str(shipped("profiles", "smollm2_cpu_rates.yaml"))))
         tree = BestTrees(rates.p, 16, 16, 16).tree(16, 16)
     prompts = load_prompts(None).prompts
-    chosen = prompts[:: max(1, len(prompts) // options.prompts)][: options.prompts]
+    # Of all kinds, also where --seconds ends the run early.
+    chosen = random.Random(0).sample(prompts, min(options.prompts, len(prompts)))
     began, entries = time.perf_counter(), []
     for number, prompt in enumerate(chosen):
         entries += measure_prompt(session.encode(prompt, raw=False), number, session, tree, options)
