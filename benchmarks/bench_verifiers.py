@@ -1,4 +1,4 @@
-"""The verifiers beside each other over temperature and top-p, on the default pair (Sequoia, arXiv 2402.12374, Fig. 4).
+"""The verifiers side by side over temperature and top-p, on the default pair (arXiv 2402.12374, Figure 4).
 
 The target writes texts at each sampling. At every few of their places, the same for all verifiers: (a) the
 chance that one of 5 children is accepted, (b) the tokens that a step with one fixed tree brings, expected
@@ -18,7 +18,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from verifiers.expected import acceptance, tokens_of_step
 from verifiers.report import intervals, print_table, write_csv, write_figure
-from verifiers.texts import Place, Text, places, room_for, write
+from verifiers.texts import Place, places, room_for, write
 
 from sequoia_cli.compiler.best import BestTrees
 from sequoia_cli.core.artifact import read_document
@@ -68,7 +68,10 @@ class Setting:
 
 def _the_most_probable(probs: Tensor, counts: Sequence[int], noise: Noise) -> list[Tensor]:
     """What draws with replacement are in the limit of temperature 0."""
-    return [first.expand(count) for first, count in zip(top_children(probs, [1] * len(counts)), counts, strict=True)]
+    return [
+        first.expand(count)
+        for first, count in zip(top_children(probs, [1] * len(counts)), counts, strict=True)
+    ]
 
 
 def settings() -> list[Setting]:
@@ -77,8 +80,14 @@ def settings() -> list[Setting]:
     return greedy + [Setting(Sampling(t, top_p=p)) for t in TEMPERATURES if t for p in TOP_PS]
 
 
-def found_at(place: Place, setting: Setting, ways: Sequence[Draw], own: TokenTree, session: Session,
-             generator: torch.Generator) -> dict[str, list[float]]:
+def found_at(
+    place: Place,
+    setting: Setting,
+    ways: Sequence[Draw],
+    own: TokenTree,
+    session: Session,
+    generator: torch.Generator,
+) -> dict[str, list[float]]:
     """By verifier: the chance that one of the children is accepted, and the tokens of a step."""
     sampling, vocabulary, merged = setting.sampling, session.target.vocabulary, place.merged
     laws: dict[int, Tensor] = {}
@@ -124,9 +133,7 @@ def measure_prompt(
     grid = settings()
     samplings = [each.sampling for each in grid]
     room = room_for(tree, 3)
-    texts = write(
-        session.target, prompt, samplings, options.tokens, room, session.eos_ids, generator
-    )
+    texts = write(session.target, prompt, samplings, options.tokens, room, session.eos_ids, generator)
     layout, entries = Layout(tree), []
     for setting, text in zip(grid, texts, strict=True):
         ways = list(dict.fromkeys(setting.draw(verifier) for verifier in VERIFIERS.values()))
@@ -165,12 +172,19 @@ def main() -> None:
     parser.add_argument("-o", "--output", help="also PATH.csv and PATH.png (matplotlib)")
     options = parser.parse_args()
     session = open_session(
-        "smollm2", ["smollm2-draft"], device="cpu", dtype=options.dtype, trust_remote_code=False, forward="fast"
+        "smollm2",
+        ["smollm2-draft"],
+        device="cpu",
+        dtype=options.dtype,
+        trust_remote_code=False,
+        forward="fast",
     )
     if options.tree:
         tree = TreePlan.from_document(read_document(options.tree)).tree
     else:
-        rates = AcceptanceRates.from_document(read_document(str(shipped("profiles", "smollm2_cpu_rates.yaml"))))
+        rates = AcceptanceRates.from_document(
+            read_document(str(shipped("profiles", "smollm2_cpu_rates.yaml")))
+        )
         tree = BestTrees(rates.p, 16, 16, 16).tree(16, 16)
     prompts = load_prompts(None).prompts
     # Of all kinds, also where --seconds ends the run early.

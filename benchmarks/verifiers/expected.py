@@ -13,8 +13,8 @@ from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draw import top_children
 from sequoia_cli.engine.k_sequential import KSequential
 from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verify import Rule, sequoia_rule
 from sequoia_cli.engine.verifiers import specinfer_rule
+from sequoia_cli.engine.verify import Rule, sequoia_rule
 from sequoia_cli.measure.tries import k_sequential_try, matched_try, sampled_try
 
 #: The rules that test the children of a node one after the other, from the root down.
@@ -73,7 +73,9 @@ def _matching(node: int, tree: TokenTree, tokens: Sequence[int], laws: Callable[
         return 1.0
     law = laws(node)
     chances = {child: float(law[tokens[child]]) for child in tree.children[node]}
-    return 1.0 + sum(chance * _matching(child, tree, tokens, laws) for child, chance in chances.items() if chance)
+    return 1.0 + sum(
+        chance * _matching(child, tree, tokens, laws) for child, chance in chances.items() if chance
+    )
 
 
 def _leaf_first(
@@ -103,9 +105,9 @@ def _leaf_first(
 def acceptance(name: str, law: Tensor, proposed: Tensor, uniforms: Sequence[Sequence[float]]) -> float:
     """The chance that one of the children of a single node is accepted, as many as a row of `uniforms` has.
 
-    `law` is the target's and `proposed` the draft's distribution. Without replacement the chance depends on the
-    children rejected: it is the mean over rows of `uniforms`, each of which draws these once. All others are
-    exact.
+    `law` is the target's and `proposed` the draft's distribution. Without replacement the chance depends on
+    the children rejected: it is the mean over rows of `uniforms`, each of which draws these once. All others
+    are exact.
     """
     count = len(uniforms[0])
     if name == "naive":

@@ -75,7 +75,9 @@ def print_table(found: Sequence[Mapping[str, Any]], out: TextIO) -> None:
                 lines.setdefault(key, {})[entry["verifier"]] = entry
         for (temperature, top_p, draft), entries in lines.items():
             cells = (f"{entries[name]['mean']:.3f} ± {entries[name]['half_width']:.3f}" for name in names)
-            print(f"{temperature:12}{top_p:7}{draft:>11}" + "".join(f"{cell:>16}" for cell in cells), file=out)
+            print(
+                f"{temperature:12}{top_p:7}{draft:>11}" + "".join(f"{cell:>16}" for cell in cells), file=out
+            )
 
 
 def write_csv(found: Sequence[Mapping[str, Any]], path: Path) -> None:

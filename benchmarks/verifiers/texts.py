@@ -57,7 +57,9 @@ def write(
     for _ in range(length):
         attended = torch.ones(count, cache.length + 1, dtype=torch.long, device=target.device)
         positions = torch.full((count,), cache.length, device=target.device)
-        output = target.forward_rows(torch.tensor(roots[-1], device=target.device), positions, cache, attended)
+        output = target.forward_rows(
+            torch.tensor(roots[-1], device=target.device), positions, cache, attended
+        )
         states.append(output.hidden)
         uniforms = torch.rand(count, generator=generator, dtype=torch.float64).tolist()
         rows = zip(output.logits, samplings, uniforms, strict=True)

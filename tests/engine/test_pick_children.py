@@ -17,7 +17,12 @@ def uniforms(children, seed=0):
 
 def picked(counts, *, greedy, seed=0):
     children, probs = pick_children(
-        COLUMNS, counts, uniforms(max(counts), seed), VOCABULARY, top_children if greedy else draw_children, IDS
+        COLUMNS,
+        counts,
+        uniforms(max(counts), seed),
+        VOCABULARY,
+        top_children if greedy else draw_children,
+        IDS,
     )
     assert [len(row) for row in children] == list(counts)
     return [row.tolist() for row in children], probs

@@ -15,7 +15,15 @@ from sequoia_cli.engine.draw import draw_children, draw_independently, top_child
 from sequoia_cli.engine.k_sequential import KSequential, division_factor
 from sequoia_cli.engine.merge import unmerged
 from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verifiers import NAIVE, SEQUOIA, SPECINFER, SPECTR, TRAVERSAL, VERIFIERS, verifier_named
+from sequoia_cli.engine.verifiers import (
+    NAIVE,
+    SEQUOIA,
+    SPECINFER,
+    SPECTR,
+    TRAVERSAL,
+    VERIFIERS,
+    verifier_named,
+)
 from sequoia_cli.engine.verify import verify_matching
 from sequoia_cli.errors import BadInput
 
@@ -28,7 +36,13 @@ def star(count):
 
 
 #: Two levels and three: a chain, a tree that branches above, below, and at both.
-TREES = [chain(3), chain(4), TokenTree((-1, 0, 0, 1)), TokenTree((-1, 0, 1, 1)), TokenTree((-1, 0, 0, 1, 1, 2))]
+TREES = [
+    chain(3),
+    chain(4),
+    TokenTree((-1, 0, 0, 1)),
+    TokenTree((-1, 0, 1, 1)),
+    TokenTree((-1, 0, 0, 1, 1, 2)),
+]
 DEEP = TokenTree((-1, 0, 0, 1, 2, 3))
 
 
@@ -59,8 +73,9 @@ def test_so_does_a_step_of_three_levels_that_branch(verifier, monkeypatch):
 # --- the same check with something wrong
 
 
-def median_error(verifier, monkeypatch, tree=TokenTree((-1, 0, 0, 1)), size=3):
-    errors = sorted(law_error(verifier, tree, Pair(size, False, seed), monkeypatch) for seed in range(9))
+def median_error(verifier, monkeypatch):
+    tree = TokenTree((-1, 0, 0, 1))
+    errors = sorted(law_error(verifier, tree, Pair(3, False, seed), monkeypatch) for seed in range(9))
     return errors[4]
 
 
@@ -125,6 +140,7 @@ def test_the_check_sees_children_drawn_in_another_way_than_the_rule_needs(monkey
 
 def accepted(verifier, target, draft, count, monkeypatch):
     """The chance that one of the children of one node is accepted."""
+
     def pair(kind, text):
         return target if kind == "target" else draft
 
@@ -132,7 +148,8 @@ def accepted(verifier, target, draft, count, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("verifier", "chance"), [(SEQUOIA, 1.0), (SPECINFER, 0.75), (SPECTR, 0.75), (NAIVE, 1.0), (TRAVERSAL, 1.0)],
+    ("verifier", "chance"),
+    [(SEQUOIA, 1.0), (SPECINFER, 0.75), (SPECTR, 0.75), (NAIVE, 1.0), (TRAVERSAL, 1.0)],
     ids=lambda each: getattr(each, "name", ""),
 )
 def test_two_children_cover_a_draft_of_two_tokens_unless_they_are_drawn_with_replacement(
@@ -143,7 +160,9 @@ def test_two_children_cover_a_draft_of_two_tokens_unless_they_are_drawn_with_rep
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS.values(), ids=VERIFIERS.keys())
-def test_one_child_of_a_draft_equal_to_the_target_is_accepted_unless_it_is_only_matched(verifier, monkeypatch):
+def test_one_child_of_a_draft_equal_to_the_target_is_accepted_unless_it_is_only_matched(
+    verifier, monkeypatch
+):
     chance = 0.6 if verifier is NAIVE else 1.0
     assert accepted(verifier, [0.6, 0.4], [0.6, 0.4], 1, monkeypatch) == pytest.approx(chance, abs=1e-12)
 
@@ -230,7 +249,9 @@ def test_independent_draws_have_exactly_their_law_over_a_grid_of_numbers(draft):
 def test_independent_draws_by_a_generator_are_of_the_whole_law_each_time():
     """20,000 pairs: each of 9 shares is within 5 standard deviations for all but one in 200,000 seeds."""
     row, count = [0.6, 0.3, 0.1], 20_000
-    drawn = draw_independently(torch.tensor(row).expand(count, -1), [2] * count, torch.Generator().manual_seed(0))
+    drawn = draw_independently(
+        torch.tensor(row).expand(count, -1), [2] * count, torch.Generator().manual_seed(0)
+    )
     pairs = [tuple(each.tolist()) for each in drawn]
     for pair, chance in with_replacement(row, 2):
         assert abs(pairs.count(pair) / count - chance) < 5 * (chance * (1 - chance) / count) ** 0.5

@@ -196,7 +196,7 @@ class Continuation:
             judged = queued.tolist()
             ids, verdict = [row[0] for row in judged], read_verdict(judged)
         else:
-            # One node after another, as other rules and several drafts are: a merged tree is of one step alone.
+            # Node after node: no other rule is judged at once, and a merged tree is of one step alone.
             ids = tokens.tolist()
             drawn, rows = merged or unmerged(tree, ids), [one.rows(layout) for one in grown]
             verdict = self.decoder.verifier.judge(

@@ -57,11 +57,7 @@ class Decoder:
             raise BadInput(
                 "a draft temperature of 0 proposes the same tokens always; a number above 0 is needed"
             )
-        if len(self.drafts) > 1 and not verifier.several:
-            raise BadInput(
-                f"the {verifier.name} verifier takes one draft, and {len(self.drafts)} are given",
-                hint="sequoia and specinfer verify what several have proposed",
-            )
+        verifier.check_drafts(len(self.drafts))
         #: How children are drawn: a greedy target wants the most probable, by every rule.
         self.draw = top_children if self.sampling.greedy else verifier.draw
         self.at_once = target.device.type == "cuda" if at_once is None else at_once

@@ -16,7 +16,7 @@ from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.step import DRAFT, Stopwatch
 from sequoia_cli.engine.warp import Sampling
 
-#: Children of each of (rows, vocabulary) probabilities, by their counts and noise: a function of `engine/draw.py`.
+#: Children of each of (rows, vocabulary) probabilities, by counts and noise: a function of `engine/draw.py`.
 Draw = Callable[[Tensor, Sequence[int], Noise], list[Tensor]]
 
 

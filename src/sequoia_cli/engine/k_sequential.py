@@ -13,9 +13,9 @@ class KSequential:
     """The children of one node by k-sequential selection (SpecTr, arXiv 2310.15141): see `Trial`.
 
     Each of k children, drawn on its own from Q, is accepted with min(1, P(x) / (g Q(x))), so with chance
-    b = sum of min(Q, P / g), and one of them with 1 - (1 - b)^k. Accepted tokens come with mass f min(Q, P / g)
-    where f = 1 + (1 - b) + ... + (1 - b)^(k - 1), which leaves max(P - f min(Q, P / g), 0) for the token behind
-    the node: nothing of that is cut off where f <= g.
+    b = sum of min(Q, P / g), and one of them with 1 - (1 - b)^k. Accepted tokens come with mass
+    f min(Q, P / g), where f = 1 + (1 - b) + ... + (1 - b)^(k - 1), which leaves max(P - f min(Q, P / g), 0)
+    for the token behind the node: nothing of that is cut off where f <= g (see `division_factor`).
     """
 
     #: Residuals that rounding had emptied: none, since it is the last step here.

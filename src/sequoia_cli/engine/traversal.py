@@ -21,14 +21,14 @@ def verify_leaf_first(
 
     A node has a weight w: the chance with which the path down to it is to be accepted, 1 for the root. Its
     children's subtrees are asked first, one after the other. The next child x, drawn from D, is given the
-    weight min(1, w R(x) / D(x)). Where its whole subtree is rejected, what the children have had is taken out:
-    R <- norm(max(w R - D, 0)), and w falls to s / (s + 1 - w), where s is the mass of that. A node whose
+    weight min(1, w R(x) / D(x)). Where its whole subtree is rejected, what the child could have had is taken
+    out: R <- norm(max(w R - D, 0)), and w falls to s / (s + 1 - w), where s is the mass of that. A node whose
     children are all rejected is itself accepted with what is left of w, and its R has the next token.
 
     By induction from the leaves a node is accepted, or a path through it, with chance w exactly, and with the
-    target's law of what follows: child x takes min(D(x), w R(x)), and the rejected 1 - w + s times the new w
-    is s. So nothing has to be decided above before the subtree had its chance, and a ratio above 1 can make up
-    for one below 1 further up. At one level this is Sequoia's rule.
+    target's law of what follows: child x takes min(D(x), w R(x)), and the chance 1 - w + s that it is
+    rejected, times the new w, is the s that was left. So nothing is decided above before the subtree had its
+    chance, and a ratio above 1 makes up for one below 1 further up. At one level this is Sequoia's rule.
     """
     found = _settle(0, 1.0, tokens, target_probs, drawn, uniforms)
     assert found is not None  # the root's weight stays 1

@@ -27,8 +27,8 @@ class Verifier:
     """A rule of acceptance, with the way of drawing that its proof needs.
 
     `several` says whether it takes the merged tree of several drafts, `at_once` whether it can be judged on
-    the device (`engine/verify_at_once.py` has this rule), `positional` whether a child's chance is a matter of
-    its node alone, so that it can be measured place by place.
+    the device (`engine/verify_at_once.py` has this rule), `positional` whether a child's chance is a matter
+    of its node alone, so that it can be measured place by place.
 
     A greedy target accepts its own choice and nothing else, by any of these rules: there all take the draft's
     most probable children and are the same (`verify_greedy`).
@@ -41,6 +41,14 @@ class Verifier:
     at_once: bool = False
     positional: bool = True
 
+    def check_drafts(self, count: int) -> None:
+        """Raise `BadInput` for several drafts where the rule takes one."""
+        if count > 1 and not self.several:
+            raise BadInput(
+                f"--verifier {self.name} takes one draft, and {count} are given",
+                hint="sequoia and specinfer verify what several have proposed",
+            )
+
 
 def specinfer_rule(target: Tensor, count: int) -> Rule:
     """For `count` children drawn with replacement."""
@@ -51,9 +59,7 @@ def specinfer_rule(target: Tensor, count: int) -> Rule:
 SEQUOIA = Verifier("sequoia", draw_children, verify, several=True, at_once=True)
 
 #: With replacement: multi-step speculative sampling (arXiv 2305.09781, Theorem 4.2).
-SPECINFER = Verifier(
-    "specinfer", draw_independently, partial(verify, rule=specinfer_rule), several=True
-)
+SPECINFER = Verifier("specinfer", draw_independently, partial(verify, rule=specinfer_rule), several=True)
 
 #: With replacement: k-sequential selection (arXiv 2310.15141).
 SPECTR = Verifier("spectr", draw_independently, partial(verify, rule=KSequential))

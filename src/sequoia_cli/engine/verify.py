@@ -1,7 +1,7 @@
 """Verification: which path of a drafted tree the target accepts, and the token that follows it.
 
-Pure functions of probabilities, tokens and uniforms; no model, no cache. Which rule is which verifier's is said
-in `engine/verifiers.py`.
+Pure functions of probabilities, tokens and uniforms; no model, no cache. `engine/verifiers.py` says which
+verifier judges by which.
 """
 
 from __future__ import annotations

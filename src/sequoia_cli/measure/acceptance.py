@@ -73,6 +73,6 @@ def check_positional(trials: Trials) -> None:
     """
     if not trials.verifier.positional and trials.depths > 1 and not trials.sampling.greedy:
         raise BadInput(
-            f"the {trials.verifier.name} verifier has no rates by depth: it accepts whole paths, not children",
+            f"--verifier {trials.verifier.name} has no rates by depth: it accepts whole paths, not children",
             hint="--depths 1 measures the children of the root, --estimator on-policy counts the same",
         )

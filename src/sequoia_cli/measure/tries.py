@@ -23,9 +23,7 @@ def expected_try(
     target takes the most probable children by every rule, as the naive one does for any.
     """
     if trials.sampling.greedy or trials.verifier is NAIVE:
-        (children,), _ = pick_children(
-            columns, (trials.ranks,), uniforms[None], len(law), top_children, ids
-        )
+        (children,), _ = pick_children(columns, (trials.ranks,), uniforms[None], len(law), top_children, ids)
         return matched_try(law, children.tolist(), token)
     proposed = over_vocabulary(columns, len(law), ids)[0]
     if trials.verifier is SPECTR:
