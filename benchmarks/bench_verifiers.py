@@ -19,7 +19,6 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ import torch
 from torch import Tensor
 from verifiers.expected import acceptance, tokens_of_step
 from verifiers.report import intervals, print_table, write_csv, write_figure
+from verifiers.settings import Setting, settings
 from verifiers.texts import Place, places, room_for, write
 
 from sequoia_cli.compiler.best import BestTrees
@@ -35,49 +35,17 @@ from sequoia_cli.core.paths import shipped
 from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine.draw import Noise, top_children
 from sequoia_cli.engine.grow import Draw, over_vocabulary
 from sequoia_cli.engine.layout import Layout
-from sequoia_cli.engine.verifiers import VERIFIERS, Verifier
+from sequoia_cli.engine.verifiers import VERIFIERS
 from sequoia_cli.engine.verify import verify_greedy
 from sequoia_cli.engine.warp import Sampling, probabilities
 from sequoia_cli.measure.prompts import load_prompts
 from sequoia_cli.measure.session import Session, open_session
 
-TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
-TOP_PS = (0.8, 0.9, 1.0)
 CHILDREN = 5
 #: Draws of children over which the chance without replacement is averaged.
 DRAWS = 4
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How the target samples, and whether the draft does as it (`as target`) or as `generate` has it."""
-
-    sampling: Sampling
-    draft: str = "as target"
-
-    def draw(self, verifier: Verifier) -> Draw:
-        """How a verifier's children are drawn; for a greedy target that is a limit."""
-        if not self.sampling.greedy:
-            return verifier.draw
-        repeats = self.draft == "as target" and verifier.name in ("specinfer", "spectr")
-        return _the_most_probable if repeats else top_children
-
-
-def _the_most_probable(probs: Tensor, counts: Sequence[int], noise: Noise) -> list[Tensor]:
-    """What draws with replacement are in the limit of temperature 0."""
-    return [
-        first.expand(count)
-        for first, count in zip(top_children(probs, [1] * len(counts)), counts, strict=True)
-    ]
-
-
-def settings() -> list[Setting]:
-    """All of the grid; at temperature 0 top-p makes no difference."""
-    greedy = [Setting(Sampling()), Setting(Sampling(), "default")]
-    return greedy + [Setting(Sampling(t, top_p=p)) for t in TEMPERATURES if t for p in TOP_PS]
 
 
 def found_at(

@@ -57,7 +57,7 @@ def test_at_temperature_0_all_verifiers_do_the_same(document, name):
 
 @pytest.mark.parametrize("command", ["generate", "acceptance", "bench"])
 def test_an_unknown_verifier_is_refused_with_the_known_ones(run, pair, command):
-    code, out, err = run(command, *pair, "--verifier", "best")
+    code, out, err = run(command, *pair, "--verifier", "best", stdin="Hello")
     assert (code, out) == (2, "")
     assert "--verifier is 'best'; expected one of sequoia, specinfer, spectr, naive, traversal" in " ".join(
         err.split()

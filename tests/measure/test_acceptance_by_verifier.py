@@ -74,7 +74,7 @@ def random_pair(size, zeros):
 @ALL
 @pytest.mark.parametrize("zeros", [False, True], ids=["", "zeros"])
 def test_chances_and_hits_are_those_of_the_judge_whichever_token_came(verifier, zeros, monkeypatch):
-    """Without replacement means over draws, fixed seeds, 56 at 5 errors: a right program fails in one of 30,000."""
+    """Fixed seeds; 56 means over draws at 5 errors: a right program fails for one choice in 30,000."""
     target, draft = random_pair(4, zeros)
     rates, hits = exact(verifier, target, draft, 3, monkeypatch)
     for token in (token for token in range(4) if target[token]):
