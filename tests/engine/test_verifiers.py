@@ -232,6 +232,14 @@ def test_the_residual_of_k_sequential_selection_cuts_nothing_off():
         assert float((target - rule.accepted).min()) > -1e-12
 
 
+def test_a_residual_emptied_by_rounding_falls_back_to_the_target_and_is_counted():
+    # P equals Q, so rejecting has probability 0; a forced rejection must still give a token of the target.
+    row = torch.tensor([0.5, 0.5, 0.0])
+    drawn = partial(unmerged(star(2), [9, 0, 0]).drawn, rows=[{0: row}])
+    verdict = SPECTR.judge([9, 0, 0], lambda _: row, drawn, [0.0, 1.0, 1.0, 0.3])
+    assert (verdict.path, verdict.next_token, verdict.fallbacks) == ((0,), 0, 1)
+
+
 # --- drawing
 
 

@@ -18,12 +18,11 @@ class KSequential:
     for the token behind the node: nothing of that is cut off where f <= g (see `division_factor`).
     """
 
-    #: Residuals that rounding had emptied: none, since it is the last step here.
-    fallbacks = 0
-
     def __init__(self, target: Tensor, count: int) -> None:
         """`count` is the number of children."""
         self._target, self.count = target, count
+        #: Residuals that rounding had emptied.
+        self.fallbacks = 0
         self.accepted = torch.zeros_like(target)
 
     def turn_to(self, draft: Tensor) -> None:
@@ -45,10 +44,16 @@ class KSequential:
         """The next child is tested as this one was."""
 
     def residual(self) -> Tensor:
-        """The law of the token behind the node once all children are rejected."""
+        """The law of the token behind the node once all children are rejected.
+
+        Only rounding can leave nothing there: then P and Q were equal, and P stands in.
+        """
         rest = (self._target.double() - self.accepted).clamp_(min=0)
         mass = rest.sum()
-        return rest / mass if mass > 0 else self._target
+        if not mass > 0:
+            self.fallbacks += 1
+            return self._target
+        return rest / mass
 
 
 def division_factor(target: Tensor, draft: Tensor, count: int) -> float:

@@ -68,8 +68,8 @@ def verify(
     `rule` begins the tests of a node from its distribution and its number of children.
 
     The law of what is returned, whatever the drafts, is the target's own (arXiv 2402.12374, Algorithm 2; for
-    several drafts arXiv 2305.09781). Two drafts may have proposed the same child. It is tested
-    for each, but one number is enough: once it was rejected, the residual has nothing left of its token.
+    several drafts arXiv 2305.09781). Two drafts may have proposed the same child. It is tested for each, but
+    one number is enough: once it was rejected, the residual has nothing left of its token.
     """
     path, fallbacks = [0], 0
     while True:
