@@ -158,12 +158,17 @@ def main() -> None:
     # Of all kinds, also where --seconds ends the run early.
     chosen = random.Random(0).sample(prompts, min(options.prompts, len(prompts)))
     began, entries = time.perf_counter(), []
-    for number, prompt in enumerate(chosen):
-        entries += measure_prompt(session.encode(prompt, raw=False), number, session, tree, options)
-        seconds = time.perf_counter() - began
-        print(f"prompt {number + 1} of {len(chosen)}, {seconds:.0f} s", file=sys.stderr, flush=True)
-        if options.seconds and seconds > options.seconds:
-            break
+    try:
+        for number, prompt in enumerate(chosen):
+            entries += measure_prompt(session.encode(prompt, raw=False), number, session, tree, options)
+            seconds = time.perf_counter() - began
+            print(f"prompt {number + 1} of {len(chosen)}, {seconds:.0f} s", file=sys.stderr, flush=True)
+            if options.seconds and seconds > options.seconds:
+                break
+    except KeyboardInterrupt:
+        print("interrupted; what is finished counts", file=sys.stderr)
+        if not entries:
+            raise
     found = intervals(entries)
     print_table(found, sys.stderr)
     if options.output:
