@@ -121,4 +121,4 @@ def write_figure(found: Sequence[Mapping[str, Any]], path: Path, tree: TokenTree
         axes[row][0].set_ylabel(title if row == 0 else f"{title}, tree of {tree.size} nodes")
     axes[0][0].legend()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    figure.savefig(path, dpi=72)
