@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from sequoia_cli.engine.draw import draw_children, top_children
 from sequoia_cli.engine.grow import over_vocabulary, pick_children
 
 VOCABULARY, IDS = 10, torch.tensor([2, 5, 9])
@@ -16,7 +17,12 @@ def uniforms(children, seed=0):
 
 def picked(counts, *, greedy, seed=0):
     children, probs = pick_children(
-        COLUMNS, counts, uniforms(max(counts), seed), VOCABULARY, greedy=greedy, ids=IDS
+        COLUMNS,
+        counts,
+        uniforms(max(counts), seed),
+        VOCABULARY,
+        top_children if greedy else draw_children,
+        IDS,
     )
     assert [len(row) for row in children] == list(counts)
     return [row.tolist() for row in children], probs
@@ -56,7 +62,7 @@ def test_sampled_children_are_drawn_with_the_probabilities_that_are_returned():
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(20_000, 1, generator=generator, dtype=torch.float64)
     columns = COLUMNS[:1].expand(20_000, -1)
-    children, probs = pick_children(columns, (1,) * 20_000, noise, VOCABULARY, greedy=False, ids=IDS)
+    children, probs = pick_children(columns, (1,) * 20_000, noise, VOCABULARY, draw_children, IDS)
     shares = torch.bincount(torch.cat(children), minlength=VOCABULARY) / 20_000
     assert float((shares - probs[0]).abs().max()) < 5 * (0.25 / 20_000) ** 0.5
     assert float((shares - over_vocabulary(COLUMNS[:1], VOCABULARY, IDS - 1)[0]).abs().max()) > 0.1

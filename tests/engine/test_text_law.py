@@ -4,27 +4,30 @@ Fixed seeds. A right program fails each of these chi-squared tests in one of a m
 a total variation of about 0.1 over the few dozen outcomes.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from models import near, tiny_model
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
-from sequoia_cli.engine import grow
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
+from sequoia_cli.engine.draw import top_children
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.verify import Trial
+from sequoia_cli.engine.trial import Trial
+from sequoia_cli.engine.verifiers import SEQUOIA
 from sequoia_cli.engine.warp import Sampling
 from text_laws import CUT, VOCABULARY, WHOLE, exact_law, p_value, table_law, texts
 
 WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
 
 
-def decoder_of(tree, sampling, draft_sampling=None, scale=0.05):
+def decoder_of(tree, sampling, draft_sampling=None, scale=0.05, verifier=SEQUOIA):
     target = tiny_model("llama", vocab=VOCABULARY)
     model = LanguageModel(target)
     draft = IndependentDraft(LanguageModel(near(target, scale)), VOCABULARY)
-    return target, Decoder(model, [draft], tree, sampling, draft_sampling)
+    return target, Decoder(model, [draft], tree, sampling, draft_sampling, verifier=verifier)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +53,9 @@ def test_three_tokens_of_a_draft_equal_to_the_target_have_its_law():
     assert p_value(texts(decoder, 3), exact_law(target, sampling, 3)) > 1e-6
 
 
-def test_the_check_sees_children_that_are_treated_as_samples_but_are_the_most_probable(monkeypatch):
+def test_the_check_sees_children_that_are_treated_as_samples_but_are_the_most_probable():
     sampling = Sampling(1.0)
-    target, decoder = decoder_of(WIDE, sampling)
-    greedy_children = lambda probs, counts, uniforms: grow.top_children(probs, counts)  # noqa: E731
-    monkeypatch.setattr(grow, "draw_children", greedy_children)
+    target, decoder = decoder_of(WIDE, sampling, verifier=replace(SEQUOIA, draw=top_children))
     assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) < 1e-6
 
 

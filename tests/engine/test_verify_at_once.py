@@ -1,6 +1,7 @@
 """Verification on the device: exactly the slow twin's on the same noise, and read by the host but once."""
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,15 +15,16 @@ from recording import reading_counted, recorded
 from reference import inverse, normalised, ordered_draws, walk, without
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
-from sequoia_cli.engine import continuation, grow
+from sequoia_cli.engine import continuation
 from sequoia_cli.engine import verify_at_once as module
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
-from sequoia_cli.engine.draw import draw_rows
+from sequoia_cli.engine.draw import draw_rows, top_children
 from sequoia_cli.engine.fast.capture import Recorder
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.merge import unmerged
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.verifiers import SEQUOIA
 from sequoia_cli.engine.verify import verify
 from sequoia_cli.engine.verify_at_once import Families, Judge, judge, read_verdict
 from sequoia_cli.engine.warp import Sampling, probabilities
@@ -172,10 +174,10 @@ GUESSED = [[0.05, 0.05, 0.1, 0.8], [0.0, 0.0, 0.9, 0.1]] * 2
 WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
 
 
-def scripted_p_value(tree, samplings=(WHOLE, WHOLE)):
+def scripted_p_value(tree, samplings=(WHOLE, WHOLE), verifier=SEQUOIA):
     """Of three tokens behind the last of the prompt."""
     drafts = [ScriptedDraft(GUESSED)] if tree.size > 1 else []
-    decoder = Decoder(ScriptedTarget(SAID), drafts, tree, *samplings, at_once=True)
+    decoder = Decoder(ScriptedTarget(SAID), drafts, tree, *samplings, verifier=verifier, at_once=True)
     return p_value(texts(decoder, 3), table_law(SAID, samplings[0], 3))
 
 
@@ -186,9 +188,8 @@ def test_texts_of_three_tokens_have_the_targets_law(tree, samplings):
     assert scripted_p_value(tree, samplings) > 1e-6
 
 
-def test_the_check_sees_children_that_are_not_drawn_but_the_most_probable(monkeypatch):
-    monkeypatch.setattr(grow, "draw_children", lambda probs, counts, noise: grow.top_children(probs, counts))
-    assert scripted_p_value(WIDE) < 1e-6
+def test_the_check_sees_children_that_are_not_drawn_but_the_most_probable():
+    assert scripted_p_value(WIDE, verifier=replace(SEQUOIA, draw=top_children)) < 1e-6
 
 
 def test_the_check_sees_a_residual_that_is_not_brought_up_to_date(monkeypatch):

@@ -11,7 +11,8 @@ from oracles import trees_up_to
 from reference import inverse, normalised, ordered_draws, walk_drafts, without
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.merge import merge
-from sequoia_cli.engine.verify import Trial, verify
+from sequoia_cli.engine.trial import Trial
+from sequoia_cli.engine.verify import verify
 
 
 def random_row(rng, size, zeros):

@@ -8,7 +8,7 @@ import torch
 from marginals import deviation, exact_chances, hit_rates, marginal_rates
 from reference import normalised, ordered_draws
 from sequoia_cli.measure.trials import Try
-from sequoia_cli.measure.walk import sampled_try
+from sequoia_cli.measure.tries import sampled_try
 
 
 def tries(target, draft, token, ranks=3, count=1000) -> list[Try]:

@@ -38,6 +38,7 @@ class Work:
     forward: str = "compiled"
     quantize: str = "none"
     quantize_draft: str = "none"
+    verifier: str = "sequoia"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

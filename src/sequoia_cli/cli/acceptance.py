@@ -44,6 +44,7 @@ def acceptance_command(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     draft_temperature: options.DraftTemperature = None,
+    verifier: options.Verifier = "sequoia",
     raw: options.Raw = False,
     seed: options.Seed = 0,
     merge: Annotated[
@@ -87,11 +88,16 @@ def acceptance_command(
     _check(estimator, limit, ranks, depths, new_tokens)
 
     from sequoia_cli.core.rates import AcceptanceRates
+    from sequoia_cli.engine.verifiers import verifier_named
+    from sequoia_cli.measure.acceptance import check_positional
     from sequoia_cli.measure.prompts import load_prompts
     from sequoia_cli.measure.session import open_session, packages, plain_name
     from sequoia_cli.measure.trials import Trials
 
     sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
+    trials = Trials(sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(verifier))
+    if estimator == ESTIMATORS[0]:
+        check_positional(trials)
     place = Output(output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
     prompts = load_prompts(dataset, limit=limit, column=column)
     session = open_session(
@@ -116,13 +122,13 @@ def acceptance_command(
         "top_k": top_k,
         "top_p": top_p,
         "draft_temperature": draft_sampling.temperature,
+        "verifier": verifier,
         "estimator": estimator,
         "max_new_tokens": new_tokens,
         "chat_template": bool(session.tokenizer.chat_template) and not raw,
         "seed": seed,
         "dataset": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
     }
-    trials = Trials(sampling, draft_sampling, ranks, depths, new_tokens)
     measured = {"measure": "acceptance", **conditions, "ranks": ranks, "depths": depths}
     with resumable(place, measured, say) as journal:
         samples = _measure(session, encoded, trials, estimator, seed, journal, say)

@@ -43,6 +43,7 @@ def bench_command(
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
+    verifier: options.Verifier = "sequoia",
     seed: options.Seed = 0,
     scaling: Annotated[
         bool,
@@ -115,12 +116,15 @@ def bench_command(
 
     from sequoia_cli.bench.prompts import describe_target
     from sequoia_cli.bench.work import Work
+    from sequoia_cli.engine.verifiers import verifier_named
 
+    drafts = tuple(draft or [options.DEFAULT_DRAFT])
+    verifier_named(verifier).check_drafts(len(drafts))
     described = describe_target(target, trust_remote_code, say.note)
     work = Work(
         target=target,
         folder=described.folder,
-        drafts=tuple(draft or [options.DEFAULT_DRAFT]),
+        drafts=drafts,
         device=device,
         dtype=dtype,
         prompts=described.encode(asked.prompts) if asked else (),
@@ -137,6 +141,7 @@ def bench_command(
         forward=forward,
         quantize=quantize,
         quantize_draft=quantize_draft,
+        verifier=verifier,
     )
     if asked is None:
         grown, interrupted = bench_scaling.measure(names, work, described, rounds, pythons, say)

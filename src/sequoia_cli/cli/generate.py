@@ -39,6 +39,7 @@ def generate_command(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     draft_temperature: options.DraftTemperature = None,
+    verifier: options.Verifier = "sequoia",
     seed: options.Seed = 0,
     stop: Annotated[
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="End the text before this string.")
@@ -94,10 +95,13 @@ def generate_command(
     asked = read_prompts(prompt, prompts, builtin, column, limit, stdin_taken=stdin_taken)
 
     from sequoia_cli.cli.generate_report import document, summary
+    from sequoia_cli.engine.verifiers import verifier_named
     from sequoia_cli.measure.run import Run
     from sequoia_cli.measure.session import open_session
 
     sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
+    rule = verifier_named(verifier)
+    rule.check_drafts(len(drafts))
     speculates = plan is not None and plan.tree.size > 1
     session = open_session(
         target,
@@ -122,6 +126,7 @@ def generate_command(
         plan,
         sampling,
         draft_sampling,
+        rule,
         seed,
         max_new_tokens,
         tuple(stop or ()),

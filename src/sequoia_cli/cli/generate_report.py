@@ -41,8 +41,8 @@ def document(run: Run, warnings: list[str]) -> str:
         shared["speedup"] = run.speedup
         shared["first_differences"] = run.first_differences()
     # An interrupt leaves fewer texts than prompts.
-    drafts = len(run.session.drafts)
-    results = [_result(prompt, text, drafts) for prompt, text in zip(run.prompts, run.texts, strict=False)]
+    how = {"drafts": len(run.session.drafts), "verifier": run.verifier.name}
+    results = [_result(prompt, text, how) for prompt, text in zip(run.prompts, run.texts, strict=False)]
     if len(run.prompts) == len(results) == 1:
         body = {"schema": SCHEMA, **results[0], **shared}
     else:
@@ -50,7 +50,7 @@ def document(run: Run, warnings: list[str]) -> str:
             "schema": SCHEMA,
             "results": results,
             "tokens_per_second": total.tokens_per_second,
-            "speculation": {"drafts": drafts, **total.to_dict()},
+            "speculation": {**how, **total.to_dict()},
             "categories": {
                 category: {
                     "mean_acceptance_length": part.mean_acceptance_length,
@@ -63,7 +63,7 @@ def document(run: Run, warnings: list[str]) -> str:
     return json.dumps(body, indent=1, ensure_ascii=not is_utf8(sys.stdout)) + "\n"
 
 
-def _result(prompt: Prompt, text: Generation, drafts: int) -> dict[str, Any]:
+def _result(prompt: Prompt, text: Generation, how: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": prompt.id,
         "prompt_tokens": text.prompt_tokens,
@@ -74,7 +74,7 @@ def _result(prompt: Prompt, text: Generation, drafts: int) -> dict[str, Any]:
         "first_token_seconds": text.first_token_seconds,
         "prefill_seconds": text.speculation.prefill_seconds,
         "tokens_per_second": text.speculation.tokens_per_second,
-        "speculation": {"drafts": drafts, **text.speculation.to_dict()},
+        "speculation": {**how, **text.speculation.to_dict()},
     }
 
 

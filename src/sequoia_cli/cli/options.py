@@ -54,6 +54,15 @@ DraftTemperature = Annotated[
     float | None,
     typer.Option("--draft-temperature", help="Shapes the proposals, never the law of the text."),
 ]
+Verifier = Annotated[
+    str,
+    typer.Option(
+        "--verifier",
+        metavar="RULE",
+        help="How proposals are drawn and accepted, never the law of the text: sequoia, specinfer, spectr, "
+        "naive or traversal. At temperature 0 all are the same.",
+    ),
+]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not put prompts through the chat template.")]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, max=(1 << 64) - 1, help="Seed of every prompt's random numbers.")

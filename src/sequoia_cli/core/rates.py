@@ -22,6 +22,9 @@ MIN_TRIALS = 400
 _KEYS = ("schema", "conditions", "trials", "accepted", "p", "standard_error", "samples", *RECORD_KEYS)
 
 
+#: What it means where a file's conditions do not have it, as those made before there was a choice.
+UNSTATED = {"verifier": "sequoia"}
+
 #: Conditions in which runs that are merged may differ.
 _MAY_DIFFER = {"dataset", "seed"}
 
@@ -93,7 +96,7 @@ class AcceptanceRates:
             if not rates.samples:
                 raise BadInput(f"{name} rates file has no counts, only p; counts are needed to merge")
         for key in sorted({*self.conditions, *other.conditions} - _MAY_DIFFER):
-            mine, theirs = self.conditions.get(key), other.conditions.get(key)
+            mine, theirs = (each.conditions.get(key, UNSTATED.get(key)) for each in (self, other))
             if mine != theirs:
                 raise BadInput(
                     f"rates of different conditions do not add up: '{key}' is {mine!r} and {theirs!r}"

@@ -28,7 +28,7 @@ from sequoia_cli.engine.step import (
     Stopwatch,
 )
 from sequoia_cli.engine.upload import upload
-from sequoia_cli.engine.verify import Verdict, verify, verify_greedy
+from sequoia_cli.engine.verify import Verdict, verify_greedy
 from sequoia_cli.engine.verify_at_once import read_verdict
 from sequoia_cli.engine.warp import probabilities
 from sequoia_cli.errors import BadInput
@@ -145,7 +145,7 @@ class Continuation:
                 self.draft_sampling,
                 self._device_noise if self.decoder.at_once else row,
                 watch,
-                greedy=self.sampling.greedy,
+                self.decoder.draw,
             )
             for draft, row in zip(self.drafts, uniforms, strict=False)  # plain decoding has no draft
         ]
@@ -189,17 +189,17 @@ class Continuation:
             watch.lap(VERIFY)
             ids, chosen = queued.tolist()
             verdict = verify_greedy(tree, ids, chosen)
-        elif self.decoder.at_once and merged is None and logits.numel() <= _AT_ONCE:
+        elif self.decoder.judges_at_once and merged is None and logits.numel() <= _AT_ONCE:
             probs = torch.cat(grown[0].probs) if layout.expanded else logits.new_empty(0, logits.shape[-1])
             queued = self.decoder.judge(layout)(logits, probs, tokens, upload(uniforms, logits.device))
             watch.lap(VERIFY)
             judged = queued.tolist()
             ids, verdict = [row[0] for row in judged], read_verdict(judged)
         else:
-            # One node after another, as several drafts' proposals are: a merged tree is of one step alone.
+            # Node after node: no other rule is judged at once, and a merged tree is of one step alone.
             ids = tokens.tolist()
             drawn, rows = merged or unmerged(tree, ids), [one.rows(layout) for one in grown]
-            verdict = verify(
+            verdict = self.decoder.verifier.judge(
                 ids,
                 lambda node: probabilities(logits[node], self.sampling),
                 lambda node: drawn.drawn(node, rows),

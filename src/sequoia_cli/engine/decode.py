@@ -9,9 +9,11 @@ import torch
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.engine.continuation import Continuation
 from sequoia_cli.engine.draft import Draft
+from sequoia_cli.engine.draw import top_children
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.step import Step
+from sequoia_cli.engine.verifiers import SEQUOIA, Verifier
 from sequoia_cli.engine.verify_at_once import Judge
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput
@@ -24,10 +26,11 @@ class Decoder:
     Where a draft's context ends, the text goes on with the others. Without drafts, or with a tree that is
     the root alone, each step is plain decoding: the same loop, the same code, one token a step.
     `draft_sampling` shapes the proposals (default: as the target's) and has no influence on the law of the
-    output. `at_once` (default: on CUDA) draws and verifies on the device, so that the host reads what came of
-    a step and nothing before; else the host asks for each node as it comes to it, which touches less. Raises
-    `BadInput` for a tree without a draft, a tree with more children at a node than the target has ids, or a
-    greedy draft for a sampled target.
+    output; nor has `verifier`, which says how children are drawn and judged. `at_once` (default: on CUDA)
+    draws and, by Sequoia's rule, verifies on the device, so that the host reads what came of a step and
+    nothing before; else the host asks for each node as it comes to it, which touches less. Raises `BadInput`
+    for a tree without a draft, a tree with more children at a node than the target has ids, a greedy draft
+    for a sampled target, or several drafts where the verifier takes one.
     """
 
     def __init__(
@@ -38,10 +41,11 @@ class Decoder:
         sampling: Sampling | None = None,
         draft_sampling: Sampling | None = None,
         *,
+        verifier: Verifier = SEQUOIA,
         at_once: bool | None = None,
     ) -> None:
         self.target, self.drafts, self.tree = target, tuple(drafts), tree
-        self.sampling = sampling or Sampling()
+        self.sampling, self.verifier = sampling or Sampling(), verifier
         self.draft_sampling = draft_sampling or default_draft_sampling(self.sampling)
         if tree.size > 1 and not drafts:
             raise BadInput("a tree is given but no draft")
@@ -53,7 +57,11 @@ class Decoder:
             raise BadInput(
                 "a draft temperature of 0 proposes the same tokens always; a number above 0 is needed"
             )
+        verifier.check_drafts(len(self.drafts))
+        #: How children are drawn: a greedy target wants the most probable, by every rule.
+        self.draw = top_children if self.sampling.greedy else verifier.draw
         self.at_once = target.device.type == "cuda" if at_once is None else at_once
+        self.judges_at_once = self.at_once and verifier.at_once
         self._layouts: dict[int, Layout] = {}
         self._judges: dict[Layout, Judge] = {}
 

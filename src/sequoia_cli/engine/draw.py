@@ -1,4 +1,4 @@
-"""Drawing tokens from probabilities by given uniforms: one from a row, or children without replacement."""
+"""Drawing tokens from probabilities by given uniforms: one from a row, or the children of a node."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+#: Uniforms (rows, most) with at least as many columns as the largest count of children, or a generator on the
+#: device, by which children are drawn without the host asking for anything.
+Noise = Tensor | torch.Generator
 
 #: Below this mass the differences of a cumulative sum, kept to 1e-16, are no longer exact to 1e-7.
 _THIN = 1e-9
@@ -22,14 +26,13 @@ def draw_rows(probs: Tensor, uniforms: Tensor) -> Tensor:
     return _locate(cumulative, cumulative[:, -1] * uniforms)
 
 
-def draw_children(probs: Tensor, counts: Sequence[int], noise: Tensor | torch.Generator) -> list[Tensor]:
+def draw_children(probs: Tensor, counts: Sequence[int], noise: Noise) -> list[Tensor]:
     """Children of each row, drawn one after the other without replacement.
 
-    `probs` is (rows, vocabulary), `counts` the number of children of each row, `noise` uniforms (rows, most)
-    with at least as many columns as the largest count, or a generator on the device, by which they are drawn
-    without the host asking for anything. Child i is drawn from the row's distribution without the
-    children before it, renormalised; where nothing is left of it, uniformly from the tokens not yet drawn
-    (Sequoia, arXiv 2402.12374, Algorithm 2). Returns one (count,) tensor of tokens per row, in draw order.
+    `probs` is (rows, vocabulary), `counts` the number of children of each row. Child i is drawn from the
+    row's distribution without the children before it, renormalised; where nothing is left of it, uniformly
+    from the tokens not yet drawn (Sequoia, arXiv 2402.12374, Algorithm 2). Returns one (count,) tensor of
+    tokens per row, in draw order.
     """
     most = max(counts)
     if most > probs.shape[-1]:
@@ -43,10 +46,25 @@ def draw_children(probs: Tensor, counts: Sequence[int], noise: Tensor | torch.Ge
     return [tokens[row, :count] for row, count in enumerate(counts)]
 
 
-def top_children(probs: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """The most probable tokens of each row, in order: the children for a greedy target.
+def draw_independently(probs: Tensor, counts: Sequence[int], noise: Noise) -> list[Tensor]:
+    """The same with replacement: every child from the row's whole distribution, so that some may be equal.
 
-    A greedy target accepts a child only if it is the target's own choice, whichever way it was picked.
+    (SpecInfer, arXiv 2305.09781; SpecTr, arXiv 2310.15141)
+    """
+    if isinstance(noise, torch.Generator):
+        shape = len(probs), max(counts)
+        noise = torch.rand(shape, generator=noise, dtype=torch.float64, device=probs.device)
+    cumulative = _cumulative(probs)
+    points = (cumulative[:, -1] * column for column in noise[:, : max(counts)].to(cumulative).unbind(1))
+    tokens = torch.stack([_locate(cumulative, point) for point in points], 1)
+    return [tokens[row, :count] for row, count in enumerate(counts)]
+
+
+def top_children(probs: Tensor, counts: Sequence[int], noise: Noise | None = None) -> list[Tensor]:
+    """The most probable tokens of each row, in order, whatever the noise.
+
+    They suit a greedy target, which accepts a child only if it is the target's own choice, whichever way it
+    was picked.
     """
     tokens = probs.topk(max(counts), dim=-1).indices
     return [tokens[row, :count] for row, count in enumerate(counts)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,11 +10,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sequoia_cli.engine.draft import Draft
-from sequoia_cli.engine.draw import draw_children, top_children
+from sequoia_cli.engine.draw import Noise, top_children
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.step import DRAFT, Stopwatch
 from sequoia_cli.engine.warp import Sampling
+
+#: Children of each of (rows, vocabulary) probabilities, by counts and noise: a function of `engine/draw.py`.
+Draw = Callable[[Tensor, Sequence[int], Noise], list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,14 @@ def grow(
     layout: Layout,
     root: int,
     sampling: Sampling,
-    noise: Tensor | torch.Generator,
+    noise: Noise,
     watch: Stopwatch,
-    *,
-    greedy: bool,
+    draw: Draw,
 ) -> Grown:
     """Let a draft propose a tree behind the token `root`; each level is a lap `DRAFT`.
 
-    `noise` has a number in [0, 1) for each node, or is a generator on the device. `sampling` is the draft's;
-    `greedy` says whether the target is, which wants the most probable children.
+    `noise` has a number in [0, 1) for each node, or is a generator on the device. `sampling` is the draft's,
+    `draw` how children are drawn from its probabilities.
     """
     tree = layout.tree
     tokens = torch.full((tree.size,), root, dtype=torch.long, device=target.device)
@@ -60,8 +62,8 @@ def grow(
             layout.child_counts[level],
             _of_children(noise, runs) if isinstance(noise, Tensor) else noise,
             target.vocabulary,
-            greedy=greedy,
-            ids=draft.ids,
+            draw,
+            draft.ids,
         )
         # The children of a level's nodes, one after the other, are the next level.
         tokens[runs[0].start : runs[-1].stop] = torch.cat(drawn)
@@ -81,21 +83,21 @@ def _of_children(uniforms: Tensor, runs: Sequence[range]) -> Tensor:
 def pick_children(
     probs: Tensor,
     counts: Sequence[int],
-    noise: Tensor | torch.Generator,
+    noise: Noise,
     vocabulary: int,
-    *,
-    greedy: bool,
+    draw: Draw,
     ids: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """Children of a level's nodes, and the probabilities (nodes, vocabulary) they were drawn from.
 
     The columns are the draft's `ids`; the target's other ids, up to its `vocabulary`, have probability 0.
-    For a greedy target, which asks for no probabilities, the draft's columns may be returned as they are.
+    Where the most probable are picked nobody asks for probabilities, and the columns may be returned as they
+    are.
     """
-    if greedy and ids is not None and max(counts) <= len(ids):
+    if draw is top_children and ids is not None and max(counts) <= len(ids):
         return [ids[picked] for picked in top_children(probs, counts)], probs
     probs = over_vocabulary(probs, vocabulary, ids)
-    return (top_children(probs, counts) if greedy else draw_children(probs, counts, noise)), probs
+    return draw(probs, counts, noise), probs
 
 
 def over_vocabulary(probs: Tensor, vocabulary: int, ids: Tensor | None) -> Tensor:

@@ -5,6 +5,7 @@ Pure functions of trees and tokens; no model, no cache. (SpecInfer, arXiv 2305.0
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,24 +52,27 @@ def unmerged(tree: TokenTree, tokens: Sequence[int]) -> Merged:
 def merge(own: TokenTree, tokens: Sequence[Sequence[int]]) -> Merged:
     """Merge by prefix the trees of several drafts, which have one shape and one token at the root.
 
-    `tokens[draft][i]` is the token of node i. No two children of a node have the same token in one tree, so
-    a draft has a merged node once or not at all. Children stand in the order in which they were proposed:
-    the first draft's in the order it drew them, then what the next one adds. With n nodes each, the result
-    has n nodes where all agree and drafts * (n - 1) + 1 where no two do.
+    `tokens[draft][i]` is the token of node i. Where a draft has drawn a token more than once for a node, its
+    first copy is one with the others' first copies, its second with their second: a draft has a merged node
+    once or not at all. Children stand in the order in which they were proposed: the first draft's in the
+    order it drew them, then what the next one adds. With n nodes each, the result has n nodes where all agree
+    and drafts * (n - 1) + 1 where no two do.
     """
     parents, merged = [-1], [tokens[0][0]]
     sources: list[list[tuple[int, int]]] = [[(draft, 0) for draft in range(len(tokens))]]
     nodes = [[0] * own.size for _ in tokens]
     for node, here in enumerate(sources):  # which grows by this node's children: breadth-first
-        found: dict[int, int] = {}
+        found: dict[tuple[int, int], int] = {}
         for draft, parent in here:
+            copies: Counter[int] = Counter()
             for child in own.children[parent]:
                 token = tokens[draft][child]
-                if token not in found:
-                    found[token] = len(parents)
+                copies[token] += 1
+                place = found.setdefault((token, copies[token]), len(parents))
+                if place == len(parents):
                     parents.append(node)
                     merged.append(token)
                     sources.append([])
-                nodes[draft][child] = found[token]
-                sources[found[token]].append((draft, child))
+                nodes[draft][child] = place
+                sources[place].append((draft, child))
     return Merged(own, TokenTree(tuple(parents)), merged, nodes, sources)

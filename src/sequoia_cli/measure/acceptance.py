@@ -10,6 +10,7 @@ from sequoia_cli.core.rates import PromptCounts
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.trials import Trials, weigh
 from sequoia_cli.measure.walk import steps_along
 
@@ -30,7 +31,9 @@ def on_policy(
     whichever child is accepted, the second would take a tree of all ranks under each of all ranks, whose
     steps begin at other places.
     """
-    decoder = Decoder(target, [draft], trials.tree, trials.sampling, trials.draft_sampling)
+    decoder = Decoder(
+        target, [draft], trials.tree, trials.sampling, trials.draft_sampling, verifier=trials.verifier
+    )
     count, accepted = 0, [0.0] * trials.ranks
     for step in decoder.decode(prompt, trials.new_tokens, eos_ids=eos_ids, generator=generator):
         if step.size == 1:
@@ -54,7 +57,22 @@ def teacher_forced(
     """Let the target write a text alone, and reckon what steps of the draft along it would have come to.
 
     Whether a step begins at a place and what it has accepted there are probabilities, where the on-policy
-    estimator tosses coins; every depth comes from the same text (see `weigh`).
+    estimator tosses coins; every depth comes from the same text (see `weigh`). Raises `BadInput` where a
+    rate by depth would mean nothing (see `check_positional`).
     """
+    check_positional(trials)
     weights, accepted = weigh(steps_along(target, draft, prompt, trials, eos_ids, generator), trials)
     return PromptCounts(index, weights, accepted)
+
+
+def check_positional(trials: Trials) -> None:
+    """Raise `BadInput` for depths that the verifier's rule does not tell apart.
+
+    Traversal accepts whole paths: what it does at a node depends on all below and above. At one level it is
+    Sequoia's rule, and for a greedy target all are.
+    """
+    if not trials.verifier.positional and trials.depths > 1 and not trials.sampling.greedy:
+        raise BadInput(
+            f"--verifier {trials.verifier.name} has no rates by depth: it accepts whole paths, not children",
+            hint="--depths 1 measures the children of the root, --estimator on-policy counts the same",
+        )

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sequoia_cli.core.plan import TreePlan
+from sequoia_cli.core.rates import UNSTATED
 from sequoia_cli.core.tree import ROOT_ONLY
 from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.verifiers import Verifier
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.measure.generation import Generation, generate
 from sequoia_cli.measure.prompts import Prompt
@@ -31,6 +33,7 @@ class Run:
     plan: TreePlan | None
     sampling: Sampling
     draft_sampling: Sampling
+    verifier: Verifier
     seed: int
     max_new_tokens: int
     stop: tuple[str, ...]
@@ -41,7 +44,14 @@ class Run:
 
     def __post_init__(self) -> None:
         session, tree = self.session, self.plan.tree if self.plan else ROOT_ONLY
-        self._decoder = Decoder(session.target, session.drafts, tree, self.sampling, self.draft_sampling)
+        self._decoder = Decoder(
+            session.target,
+            session.drafts,
+            tree,
+            self.sampling,
+            self.draft_sampling,
+            verifier=self.verifier,
+        )
         self._plain_decoder = Decoder(session.target, sampling=self.sampling)
         self._ids = [session.encode(prompt, raw=self.raw) for prompt in self.prompts]
 
@@ -134,11 +144,13 @@ class Run:
             "temperature": self.sampling.temperature,
         }
         differing: dict[str, tuple[Any, Any]] = {}
-        for part, own in (("profile", "forward"), ("acceptance", "draft_weights")):
+        if not self.sampling.greedy:  # a greedy target has the same rates by every rule
+            here["verifier"] = self.verifier.name
+        for part, own in (("profile", ("forward",)), ("acceptance", ("draft_weights", "verifier"))):
             stated = self.plan.inputs.get(part) if self.plan else None
             conditions = stated.get("conditions") if isinstance(stated, dict) else None
-            for key in (*_DECIDE_BOTH, own):
-                there = conditions.get(key) if isinstance(conditions, dict) else None
+            for key in (*_DECIDE_BOTH, *own):
+                there = conditions.get(key, UNSTATED.get(key)) if isinstance(conditions, dict) else None
                 if there is not None and here.get(key) is not None and there != here[key]:
                     differing[key] = (there, here[key])
         if "draft" in differing:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sequoia_cli.core.rates import Rows
 from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.engine.verifiers import SEQUOIA, Verifier
 from sequoia_cli.engine.warp import Sampling
 
 
@@ -19,6 +20,7 @@ class Trials:
     ranks: int
     depths: int
     new_tokens: int
+    verifier: Verifier = SEQUOIA
 
     @property
     def tree(self) -> TokenTree:

@@ -15,12 +15,11 @@ from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import draw
-from sequoia_cli.engine.grow import over_vocabulary, pick_children
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.verify import Trial
 from sequoia_cli.engine.warp import probabilities
-from sequoia_cli.measure.trials import StepTries, Trials, Try, windows
+from sequoia_cli.measure.trials import StepTries, Trials, windows
+from sequoia_cli.measure.tries import expected_try
 
 
 def steps_along(
@@ -37,7 +36,9 @@ def steps_along(
     hidden states proposes depends on where the step began, so it runs all levels of each; any other runs
     each place once, as the root, and deeper levels are the places further on.
     """
-    decoder = Decoder(target, [draft], trials.tree, trials.sampling, trials.draft_sampling)
+    decoder = Decoder(
+        target, [draft], trials.tree, trials.sampling, trials.draft_sampling, verifier=trials.verifier
+    )
     list(decoder.decode(prompt, 0))  # checks the prompt
     # A step of two layers has room at all tokens but the last, of the text or of either context.
     context = min(target.context_limit, draft.context_limit)
@@ -60,7 +61,8 @@ def steps_along(
         for level, place in enumerate(ahead):
             root = torch.tensor([place.root], device=target.device)
             columns = draft.expand(layout, level, root, trials.draft_sampling)
-            tries.append(_try(columns, place, draft.ids, trials, generator))
+            uniforms = torch.rand(trials.ranks, generator=generator, dtype=torch.float64)
+            tries.append(expected_try(place.law, columns, draft.ids, place.token, trials, uniforms))
         steps.append(tuple(tries))
         place = ahead.popleft()
         draft.commit(layout, (0,), (place.token,), place.hidden)
@@ -100,44 +102,3 @@ def _write(
         if token in eos_ids:
             return
         root = token
-
-
-def _try(
-    columns: Tensor, place: _Place, ids: Tensor | None, trials: Trials, generator: torch.Generator | None
-) -> Try:
-    """What the children drawn from a draft's (1, columns) meet at a place."""
-    vocabulary = len(place.law)
-    uniforms = torch.rand(trials.ranks, generator=generator, dtype=torch.float64)
-    if not trials.sampling.greedy:
-        proposed = over_vocabulary(columns, vocabulary, ids)[0]
-        return sampled_try(place.law, proposed, place.token, uniforms.tolist())
-    (children,), _ = pick_children(columns, (trials.ranks,), uniforms[None], vocabulary, greedy=True, ids=ids)
-    chances = tuple(float(child == place.token) for child in children.tolist())
-    return Try(chances, sum(chances))
-
-
-def sampled_try(law: Tensor, proposed: Tensor, token: int, uniforms: Sequence[float]) -> Try:
-    """One child after another drawn from `proposed` as if those before it were rejected, `token` as it came.
-
-    With R and D for the next child (see `Trial`), it is x and accepted with probability min(R(x), D(x)), and
-    x and rejected with max(D(x) - R(x), 0), behind which the token still comes from norm(max(R - D, 0))
-    whatever x was. So the rank's chance is the overlap of R and D, its rejected child a draw from their
-    excess, and a token of which R(x) is given was hit here with probability min(1, D(x) / R(x)). Both are
-    exact given the children rejected before, and the mean over these is exact for a draft's law: for that
-    they must not depend on the token, and they do not. Children drawn whatever is accepted, as a step draws
-    them, would not do: given those the token has another law than the target's.
-    """
-    trial, left, missed, chances = Trial(law, proposed), 1.0, 1.0, []
-    for uniform in uniforms:
-        wanted, offered = trial.laws()
-        excess = (offered - wanted).clamp_(min=0)
-        rejected = min(1.0, float(excess.sum()))
-        chances.append(left * (1 - rejected))
-        left *= rejected
-        share, whole = float(offered[token]), float(wanted[token])
-        missed *= 1 - share / whole if share < whole else 0.0
-        if left == 0:
-            break
-        trial.reject(draw(excess, uniform))
-    chances += [0.0] * (len(uniforms) - len(chances))
-    return Try(tuple(chances), 1 - missed)

@@ -10,6 +10,7 @@ from sequoia_cli.bench.engines import OnTokens, Unavailable
 from sequoia_cli.bench.work import Work
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.verifiers import verifier_named
 from sequoia_cli.measure.session import open_session
 
 
@@ -31,7 +32,8 @@ class OwnEngine:
             quantize_draft=work.quantize_draft,
         )
         self._work = work
-        self._decoder = Decoder(session.target, session.drafts, tree, work.sampling)
+        rule = verifier_named(work.verifier)
+        self._decoder = Decoder(session.target, session.drafts, tree, work.sampling, verifier=rule)
 
     def generate(self, prompt: Sequence[int], on_tokens: OnTokens) -> None:
         work = self._work

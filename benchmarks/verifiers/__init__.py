@@ -1,0 +1,1 @@
+"""What `bench_verifiers.py` is made of."""

@@ -1,0 +1,122 @@
+"""What a step is expected to bring by each rule, given the tree that was drawn: no coin is tossed.
+
+The twins of the verifiers' judges, with chances multiplied out where those compare them with a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.engine.draw import top_children
+from sequoia_cli.engine.k_sequential import KSequential
+from sequoia_cli.engine.trial import Trial
+from sequoia_cli.engine.verifiers import specinfer_rule
+from sequoia_cli.engine.verify import Rule, sequoia_rule
+from sequoia_cli.measure.tries import k_sequential_try, matched_try, sampled_try
+
+#: The rules that test the children of a node one after the other, from the root down.
+RULES: dict[str, Callable[[Tensor, int], Rule]] = {
+    "sequoia": sequoia_rule,
+    "specinfer": specinfer_rule,
+    "spectr": KSequential,
+}
+
+
+def tokens_of_step(
+    name: str,
+    tree: TokenTree,
+    tokens: Sequence[int],
+    laws: Callable[[int], Tensor],
+    rows: Mapping[int, Tensor],
+) -> float:
+    """Tokens that a step with this tree brings by the rule of that name, the bonus token included.
+
+    `laws(i)` is the target's distribution behind node i, `rows[i]` the draft's that its children were drawn
+    from.
+    """
+    if name == "naive":
+        return _matching(0, tree, tokens, laws)
+    if name == "traversal":
+        return _leaf_first(0, 1.0, tree, tokens, laws, rows)[1]
+    return _top_down(0, tree, tokens, laws, rows, RULES[name])
+
+
+def _top_down(
+    node: int,
+    tree: TokenTree,
+    tokens: Sequence[int],
+    laws: Callable[[int], Tensor],
+    rows: Mapping[int, Tensor],
+    rule: Callable[[Tensor, int], Rule],
+) -> float:
+    children, total, reached = tree.children[node], 1.0, 1.0
+    if not children:
+        return total
+    trial = rule(laws(node), len(children))
+    trial.turn_to(rows[node])
+    for child in children:
+        accepted = reached * trial.chance(tokens[child])
+        if accepted > 0:
+            total += accepted * _top_down(child, tree, tokens, laws, rows, rule)
+        reached -= accepted
+        if reached <= 0:
+            break
+        trial.reject(tokens[child])
+    return total
+
+
+def _matching(node: int, tree: TokenTree, tokens: Sequence[int], laws: Callable[[int], Tensor]) -> float:
+    if not tree.children[node]:
+        return 1.0
+    law = laws(node)
+    chances = {child: float(law[tokens[child]]) for child in tree.children[node]}
+    return 1.0 + sum(
+        chance * _matching(child, tree, tokens, laws) for child, chance in chances.items() if chance
+    )
+
+
+def _leaf_first(
+    node: int,
+    weight: float,
+    tree: TokenTree,
+    tokens: Sequence[int],
+    laws: Callable[[int], Tensor],
+    rows: Mapping[int, Tensor],
+) -> tuple[float, float]:
+    """The chance that a path through the node is accepted, and the tokens that this brings."""
+    own = tree.node_depths[node] + 1
+    if weight == 0 or not tree.children[node]:
+        return weight, weight * own
+    trial, total, reached = Trial(laws(node), weight=weight), 0.0, 1.0
+    trial.turn_to(rows[node])
+    for child in tree.children[node]:
+        chance = trial.chance(tokens[child])
+        accepted, brought = _leaf_first(child, chance, tree, tokens, laws, rows)
+        total += reached * brought
+        reached *= 1 - accepted
+        trial.reject(tokens[child])
+    last = reached * trial.weight()
+    return 1 - reached + last, total + last * own
+
+
+def acceptance(name: str, law: Tensor, proposed: Tensor, uniforms: Sequence[Sequence[float]]) -> float:
+    """The chance that one of the children of a single node is accepted, as many as a row of `uniforms` has.
+
+    `law` is the target's and `proposed` the draft's distribution. Without replacement the chance depends on
+    the children rejected: it is the mean over rows of `uniforms`, each of which draws these once. All others
+    are exact.
+    """
+    count = len(uniforms[0])
+    if name == "naive":
+        (children,) = top_children(proposed[None], [count])
+        return sum(matched_try(law, children.tolist(), 0).chances)
+    token = int(law.argmax())
+    if name == "spectr":
+        return sum(k_sequential_try(law, proposed, token, count).chances)
+    if name == "specinfer":
+        return sum(sampled_try(law, proposed, token, uniforms[0], replacement=True).chances)
+    found = [sum(sampled_try(law, proposed, token, row).chances) for row in uniforms]
+    return sum(found) / len(found)

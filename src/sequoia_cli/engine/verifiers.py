@@ -1,0 +1,80 @@
+"""The verifiers by name: how each draws a node's children, and how it judges the tree. All are lossless."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from sequoia_cli.engine.draw import draw_children, draw_independently, top_children
+from sequoia_cli.engine.grow import Draw
+from sequoia_cli.engine.k_sequential import KSequential
+from sequoia_cli.engine.traversal import verify_leaf_first
+from sequoia_cli.engine.trial import Trial
+from sequoia_cli.engine.verify import Drawn, Rule, Verdict, verify, verify_matching
+from sequoia_cli.errors import BadInput
+
+#: What `verify` is: tokens, target's probabilities, what was drawn, uniforms.
+JudgeTree = Callable[
+    [Sequence[int], Callable[[int], Tensor], Callable[[int], Sequence[Drawn]], Sequence[float]], Verdict
+]
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """A rule of acceptance, with the way of drawing that its proof needs.
+
+    `several` says whether it takes the merged tree of several drafts, `at_once` whether it can be judged on
+    the device (`engine/verify_at_once.py` has this rule), `positional` whether a child's chance is a matter
+    of its node alone, so that it can be measured place by place.
+
+    A greedy target accepts its own choice and nothing else, by any of these rules: there all take the draft's
+    most probable children and are the same (`verify_greedy`).
+    """
+
+    name: str
+    draw: Draw
+    judge: JudgeTree
+    several: bool = False
+    at_once: bool = False
+    positional: bool = True
+
+    def check_drafts(self, count: int) -> None:
+        """Raise `BadInput` for several drafts where the rule takes one."""
+        if count > 1 and not self.several:
+            raise BadInput(
+                f"--verifier {self.name} takes one draft, and {count} are given",
+                hint="sequoia and specinfer verify what several have proposed",
+            )
+
+
+def specinfer_rule(target: Tensor, count: int) -> Rule:
+    """For `count` children drawn with replacement."""
+    return Trial(target, replacement=True)
+
+
+#: Without replacement, token by token from the root (arXiv 2402.12374, Algorithm 2).
+SEQUOIA = Verifier("sequoia", draw_children, verify, several=True, at_once=True)
+
+#: With replacement: multi-step speculative sampling (arXiv 2305.09781, Theorem 4.2).
+SPECINFER = Verifier("specinfer", draw_independently, partial(verify, rule=specinfer_rule), several=True)
+
+#: With replacement: k-sequential selection (arXiv 2310.15141).
+SPECTR = Verifier("spectr", draw_independently, partial(verify, rule=KSequential))
+
+#: The draft's most probable children, and the target's own token if it is among them.
+NAIVE = Verifier("naive", top_children, verify_matching)
+
+#: Without replacement, path by path from the leaves (arXiv 2505.12398).
+TRAVERSAL = Verifier("traversal", draw_children, verify_leaf_first, positional=False)
+
+VERIFIERS = {each.name: each for each in (SEQUOIA, SPECINFER, SPECTR, NAIVE, TRAVERSAL)}
+
+
+def verifier_named(name: str) -> Verifier:
+    """The verifier of that name. Raises `BadInput` for an unknown one."""
+    if name not in VERIFIERS:
+        raise BadInput(f"--verifier is '{name}'; expected one of {', '.join(VERIFIERS)}")
+    return VERIFIERS[name]

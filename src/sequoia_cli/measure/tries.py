@@ -1,0 +1,78 @@
+"""What the children of one place are expected to meet there, by the rule of each verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from sequoia_cli.engine.draw import draw, top_children
+from sequoia_cli.engine.grow import over_vocabulary, pick_children
+from sequoia_cli.engine.k_sequential import KSequential
+from sequoia_cli.engine.trial import Trial
+from sequoia_cli.engine.verifiers import NAIVE, SPECINFER, SPECTR
+from sequoia_cli.measure.trials import Trials, Try
+
+
+def expected_try(
+    law: Tensor, columns: Tensor, ids: Tensor | None, token: int, trials: Trials, uniforms: Tensor
+) -> Try:
+    """What children drawn from a draft's (1, columns), which are its `ids`, meet where `token` came.
+
+    `law` is the target's, (vocabulary,), and `uniforms` (ranks,) are there for what has to be drawn. A greedy
+    target takes the most probable children by every rule, as the naive one does for any.
+    """
+    if trials.sampling.greedy or trials.verifier is NAIVE:
+        (children,), _ = pick_children(columns, (trials.ranks,), uniforms[None], len(law), top_children, ids)
+        return matched_try(law, children.tolist(), token)
+    proposed = over_vocabulary(columns, len(law), ids)[0]
+    if trials.verifier is SPECTR:
+        return k_sequential_try(law, proposed, token, trials.ranks)
+    return sampled_try(law, proposed, token, uniforms.tolist(), replacement=trials.verifier is SPECINFER)
+
+
+def matched_try(law: Tensor, children: Sequence[int], token: int) -> Try:
+    """Children that do not depend on chance: the one accepted is the one that the target's token equals."""
+    return Try(tuple(law[list(children)].tolist()), float(token in children))
+
+
+def k_sequential_try(law: Tensor, proposed: Tensor, token: int, count: int) -> Try:
+    """Children of which each is accepted with the same chance, if those before were not (see `KSequential`).
+
+    The mass with which a token is accepted is known too, so nothing has to be drawn.
+    """
+    rule = KSequential(law, count)
+    rule.turn_to(proposed)
+    chances = tuple(rule.each * (1 - rule.each) ** rank for rank in range(count))
+    return Try(chances, min(1.0, float(rule.accepted[token]) / float(law[token])))
+
+
+def sampled_try(
+    law: Tensor, proposed: Tensor, token: int, uniforms: Sequence[float], *, replacement: bool = False
+) -> Try:
+    """One child after another drawn from `proposed` as if those before it were rejected, `token` as it came.
+
+    With R and D for the next child (see `Trial`), it is x and accepted with probability min(R(x), D(x)), and
+    x and rejected with max(D(x) - R(x), 0), behind which the token still comes from norm(max(R - D, 0))
+    whatever x was. So the rank's chance is the overlap of R and D, its rejected child a draw from their
+    excess, and a token of which R(x) is given was hit here with probability min(1, D(x) / R(x)). Both are
+    exact given the children rejected before, and the mean over these is exact for a draft's law: for that
+    they must not depend on the token, and they do not. Children drawn whatever is accepted, as a step draws
+    them, would not do: given those the token has another law than the target's. With `replacement` D is
+    always `proposed`, R then depends on no child, and both are exact at once.
+    """
+    trial = Trial(law, proposed, replacement=replacement)
+    left, missed, chances = 1.0, 1.0, []
+    for uniform in uniforms:
+        wanted, offered = trial.laws()
+        excess = (offered - wanted).clamp_(min=0)
+        rejected = min(1.0, float(excess.sum()))
+        chances.append(left * (1 - rejected))
+        left *= rejected
+        share, whole = float(offered[token]), float(wanted[token])
+        missed *= 1 - share / whole if share < whole else 0.0
+        if left == 0:
+            break
+        trial.reject(draw(excess, uniform))
+    chances += [0.0] * (len(uniforms) - len(chances))
+    return Try(tuple(chances), 1 - missed)
