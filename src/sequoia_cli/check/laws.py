@@ -27,7 +27,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Test:
+class LawTest:
     """One comparison with the exact law. `prompt` is None where all prompts are taken together.
 
     `statistic` is chi-squared of `degrees` degrees of freedom if the tool has the law. `cells` have the
@@ -75,14 +75,14 @@ def token_cells(seen: Mapping[int, int], expected: Tensor) -> tuple[Cell, ...]:
 
 def chi_squared(
     name: str, prompt: str | None, groups: Iterable[tuple[int | None, Sequence[Cell]]]
-) -> Test | None:
+) -> LawTest | None:
     """A test of several groups of cells, each with its own total. None where nothing can be tested."""
     tested = {given: tuple(cells) for given, cells in groups if len(cells) > 1}
     if not tested:
         return None
     cells = [cell for group in tested.values() for cell in group]
     statistic = sum((cell.seen - cell.expected) ** 2 / max(cell.expected, 1e-9) for cell in cells)
-    return Test(
+    return LawTest(
         name,
         prompt,
         round(sum(cell.seen for cell in cells)),
@@ -92,7 +92,7 @@ def chi_squared(
     )
 
 
-def of_moments(name: str, deviations: Sequence[tuple[float, float]]) -> Test | None:
+def of_moments(name: str, deviations: Sequence[tuple[float, float]]) -> LawTest | None:
     """A test of the sum of deviations from means that were known before, each with its known variance.
 
     It is normal by the central limit theorem for martingales: each has mean 0 whatever those before it were.
@@ -100,7 +100,7 @@ def of_moments(name: str, deviations: Sequence[tuple[float, float]]) -> Test | N
     variance = sum(own for _, own in deviations)
     if variance < LEAST_EXPECTED / 4:
         return None
-    return Test(name, None, len(deviations), sum(off for off, _ in deviations) ** 2 / variance, 1)
+    return LawTest(name, None, len(deviations), sum(off for off, _ in deviations) ** 2 / variance, 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

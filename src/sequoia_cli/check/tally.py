@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sequoia_cli.check.laws import Cell, Test, chi_squared, of_moments, token_cells
+from sequoia_cli.check.laws import Cell, LawTest, chi_squared, of_moments, token_cells
 from sequoia_cli.check.watched import Seen
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.engine.warp import probabilities
@@ -124,7 +124,7 @@ class Tally:
         self.tokens += 1
         self.impossible += not own > 0
 
-    def tests(self) -> Iterator[Test]:
+    def tests(self) -> Iterator[LawTest]:
         """All tests that there are enough counts for."""
         for (prompt, name), groups in self.groups.items():
             if test := chi_squared(name, prompt, ((given, group.cells) for given, group in groups.items())):

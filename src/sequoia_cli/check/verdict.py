@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from sequoia_cli.check.laws import Test, holm
+from sequoia_cli.check.laws import LawTest, holm
 from sequoia_cli.check.run import Check
 from sequoia_cli.check.tally import Tally
 from sequoia_cli.check.texts import Checked
@@ -18,7 +18,7 @@ ALPHA = 1e-4
 class Judged:
     """A test with its p-value adjusted for the number of tests."""
 
-    test: Test
+    test: LawTest
     adjusted: float
 
     @property
@@ -32,7 +32,7 @@ class Control:
     """What became of a wrong program: its most significant test, as one of as many as the tool had."""
 
     name: str
-    test: Test | None
+    test: LawTest | None
     adjusted: float
 
     @property
