@@ -170,7 +170,7 @@ def test_positions_counted_by_row_are_found(pair, monkeypatch):
 def assert_wrong(verdict):
     """Logits are wrong, and by more than that it would matter where exactly the line is drawn."""
     rows = [row for text in verdict.check.ours for row in text.rows]
-    assert max(row.error / row.rounding for row in rows) > 2 * SLACK
+    assert max(row.error / row.rounding for row in rows) > 1.5 * SLACK
     assert any("wrong rows" in line for line in verdict.failures)
 
 
