@@ -13,8 +13,9 @@ from sequoia_cli.check.reference import Reference, Row, compare
 from sequoia_cli.check.watched import Seen, Watched
 from sequoia_cli.engine.step import LENGTH, STOP
 
-#: How many times the target's own rounding of a row explains an error in it. On the default pair in bfloat16 the
-#: tool's rows were at most 1.6 times as far off; with rows of a side branch in the cache, 19 times at the median.
+#: How many times the target's own rounding of a row explains an error in it. On the default pair in bfloat16
+#: the tool's rows were at most 1.6 times as far off; with rows of a side branch in the cache, 19 times at the
+#: median.
 SLACK = 4.0
 
 
