@@ -64,7 +64,8 @@ class Controls:
 
     def add(self, steps: Sequence[Seen], prompt: str | None = None) -> None:
         """Let both choose the first token of each step in the tool's place."""
-        given = given_anew = None
+        given: float | None = None
+        given_anew: float | None = None
         noise: list[float] = []
         for number, step in enumerate(steps):
             if step.proposed is None:

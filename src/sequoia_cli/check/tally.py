@@ -17,6 +17,7 @@ from torch import Tensor
 from sequoia_cli.check.laws import Cell, LawTest, chi_squared, of_moments, token_cells
 from sequoia_cli.check.watched import Seen
 from sequoia_cli.core.sampling import Sampling
+from sequoia_cli.engine.draw import draw
 from sequoia_cli.engine.warp import probabilities
 
 #: The tests: of the first two tokens behind a prompt, ...
@@ -30,7 +31,7 @@ SUCCESSIVE = "successive steps"
 DEEPEST = "ranks, behind a leaf"
 OTHERS = "ranks, other tokens"
 
-_BINS, _FIFTHS = 10, 5
+_BINS = 10
 _UNIFORM = torch.full((_BINS,), 1 / _BINS, dtype=torch.float64)
 
 
@@ -60,20 +61,22 @@ class Tally:
     """Everything that is counted; `add` takes a text's steps.
 
     `groups` has outcomes by prompt (None: all) and test, then by what was given. `favoured` has of every
-    step's first token whether the draft favours it, less the chance of that, and the variance. `impossible`
-    counts tokens that had no probability.
+    step's first token whether the draft favours it, less the chance of that, and the variance; `successive`
+    the same of whether it is what the step before would have drawn here. `impossible` counts tokens that had
+    no probability.
     """
 
     sampling: Sampling
     random: random.Random
     groups: dict[tuple[str | None, str], dict[int | None, Group]] = field(default_factory=dict)
     favoured: list[tuple[float, float]] = field(default_factory=list)
+    successive: list[tuple[float, float]] = field(default_factory=list)
     tokens: int = 0
     impossible: int = 0
 
     def add(self, steps: Sequence[Seen], prompt: str | None = None) -> None:
         """Count a text's steps; `prompt` is given for one of many texts begun behind it."""
-        given = None
+        given: float | None = None
         told: list[tuple[int, Tensor, bool]] = []
         for step in steps:
             laws = probabilities(step.logits, self.sampling)
@@ -89,24 +92,21 @@ class Tally:
                 self.count(prompt, ACROSS if anew else WITHIN, first, second, law)
 
     def add_start(
-        self, law: Tensor, proposed: Tensor, token: int, rank: int | None, given: int | None
-    ) -> int:
+        self, law: Tensor, proposed: Tensor, token: int, rank: int | None, given: float | None
+    ) -> float | None:
         """Count a step's first token, the child of the root of that `rank` or none.
 
-        `given` is what this returned for the step before: the fifth of the draft's distribution, in the order
-        of ids, that its first token was in, and whether that was the first child. Whatever it was, the law of
-        this one is the target's.
+        `given` is what this returned for the step before: where its first child was drawn in the draft's
+        cumulative distribution, None where that cannot be told. Were the same number used again, this step's
+        first child would be the token there; but whatever was drawn before, it comes by its own probability.
         """
         favours = proposed > law
-        chance = float(law[favours].double().sum() / law.double().sum())
-        self.favoured.append((float(favours[token]) - chance, chance * (1 - chance)))
-        middles = proposed.double().cumsum(0) - proposed / 2
-        fifths = (middles * _FIFTHS).long().clamp_(0, _FIFTHS - 1)
-        fifth = int(fifths[token])
+        self.favoured.append(_deviation(bool(favours[token]), float(law[favours].double().sum())))
         if given is not None:
-            law = torch.bincount(fifths, law.double(), minlength=_FIFTHS)
-            self.count(None, SUCCESSIVE, given, fifth, law)
-        return fifth if rank == 0 else _FIFTHS + fifth
+            again = draw(proposed, given)
+            self.successive.append(_deviation(token == again, float(law[again])))
+        before = proposed[:token].double().sum() + proposed[token] / 2
+        return float(before / proposed.double().sum()) if rank == 0 else None
 
     def count(self, prompt: str | None, test: str, given: int | None, outcome: int, law: Tensor) -> None:
         """Count an outcome."""
@@ -129,5 +129,11 @@ class Tally:
         for (prompt, name), groups in self.groups.items():
             if test := chi_squared(name, prompt, ((given, group.cells) for given, group in groups.items())):
                 yield test
-        if test := of_moments(FAVOURED, self.favoured):
-            yield test
+        for name, deviations in ((FAVOURED, self.favoured), (SUCCESSIVE, self.successive)):
+            if test := of_moments(name, deviations):
+                yield test
+
+
+def _deviation(came: bool, chance: float) -> tuple[float, float]:
+    """What came less its chance, and the variance of that."""
+    return came - chance, max(0.0, chance * (1 - chance))
