@@ -19,8 +19,9 @@ LAYERS = {
     "engine": {"core"},
     "measure": {"engine", "core"},
     "distill": {"engine", "core"},
+    "check": {"engine", "core"},
     "bench": {"measure", "engine", "core"},
-    "cli": {"measure", "distill", "bench", "engine", "compiler", "core"},
+    "cli": {"measure", "check", "distill", "bench", "engine", "compiler", "core"},
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -44,7 +45,7 @@ FILES = sorted(path for path in ROOT.rglob("*.py") if "shipped" not in path.part
 MODULES = sorted(map(name_of, FILES))
 LIGHT = [module for module in MODULES if layer_of(module) in LIGHT_LAYERS]
 HEAVY_MODULES = [
-    module for module in MODULES if layer_of(module) in ("engine", "measure", "distill", "bench")
+    module for module in MODULES if layer_of(module) in ("engine", "measure", "check", "distill", "bench")
 ]
 
 

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from sequoia_cli import __version__
 from sequoia_cli.cli.acceptance import acceptance_command
 from sequoia_cli.cli.bench import bench_command
+from sequoia_cli.cli.check import check_command
 from sequoia_cli.cli.compile import compile_command
 from sequoia_cli.cli.distill import distill_command
 from sequoia_cli.cli.generate import generate_command
@@ -79,6 +80,7 @@ app.command("compile")(compile_command)
 app.command("distill")(distill_command)
 app.command("bench")(bench_command)
 app.command("generate")(generate_command)
+app.command("check")(check_command)
 
 
 def main() -> None:

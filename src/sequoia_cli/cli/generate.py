@@ -73,19 +73,14 @@ def generate_command(
         sequoia compile --budget 64 -o - | sequoia generate --tree - --prompt "hi"
     """
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.cli.generate_inputs import read_prompts, read_tree
+    from sequoia_cli.cli.generate_inputs import distinct_drafts, read_prompts, read_tree
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     if max_new_tokens < 0:
         raise BadInput(f"--max-new-tokens is {max_new_tokens}; expected 0 or more")
     if compare and plain:
         raise BadInput("--compare runs plain decoding next to speculation; --plain leaves speculation out")
-    drafts = draft or [options.DEFAULT_DRAFT]
-    if twice := [name for name in drafts if drafts.count(name) > 1]:
-        raise BadInput(
-            f"--draft names {twice[0]} twice; different models are expected",
-            hint="a tree with more children asks one draft for more proposals",
-        )
+    drafts = distinct_drafts(draft)
     if any(not text for text in stop or []):
         raise BadInput("--stop is empty; expected a text")
     if plain and tree is not None:

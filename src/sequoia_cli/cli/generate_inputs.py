@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from sequoia_cli.cli.console import Commentary
+from sequoia_cli.cli.options import DEFAULT_DRAFT
 from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.paths import latest, shipped
 from sequoia_cli.core.plan import TreePlan
@@ -35,6 +36,17 @@ def read_tree(path: str | None, say: Commentary) -> TreePlan:
     return plan
 
 
+def distinct_drafts(names: Sequence[str] | None) -> list[str]:
+    """The drafts asked for, else the default one. Raises `BadInput` where one is named twice."""
+    drafts = list(names or [DEFAULT_DRAFT])
+    if twice := [name for name in drafts if drafts.count(name) > 1]:
+        raise BadInput(
+            f"--draft names {twice[0]} twice; different models are expected",
+            hint="a tree with more children asks one draft for more proposals",
+        )
+    return drafts
+
+
 def read_prompts(
     texts: Sequence[str] | None,
     source: str | None,
@@ -57,7 +69,7 @@ def read_prompts(
     reads_stdin = not given or source == "-"
     if stdin_taken and reads_stdin:
         raise BadInput("--tree - reads stdin, so the prompt has to come from --prompt or a file")
-    if not reads_stdin and not stdin_taken and _stdin_holds_text():
+    if not reads_stdin and not stdin_taken and stdin_holds_text():
         raise BadInput(
             f"text was piped in, and {given[0]} is given too; one is expected",
             hint="in a loop over lines of stdin, give the command its own: </dev/null",
@@ -74,7 +86,7 @@ def read_prompts(
     return (Prompt("1", text),)
 
 
-def _stdin_holds_text() -> bool:
+def stdin_holds_text() -> bool:
     """Whether something was piped or redirected in; never waits for a writer that may not come."""
     try:
         if sys.stdin.isatty():

@@ -121,6 +121,7 @@ class Continuation:
             level_widths=tuple(len(level) for level in layout.expanded) * len(grown),
             fallbacks=verdict.fallbacks,
             finish=finish,
+            path=verdict.path,
         )
 
     @property

@@ -20,12 +20,12 @@ PREFILL, DRAFT, TARGET, VERIFY, OTHER = "prefill", "draft", "target", "verify", 
 class Step:
     """One step: a target forward, what it brought, and what it cost.
 
-    `tokens` are the new tokens, cut at an end-of-text id or the budget. `ranks` are the child ranks of the
-    accepted path; `size` and `depth` are those of the step's tree, which shrinks near the end of the budget
-    or context. With several drafts that is the merged tree. `seconds` has the time of each stage: draft,
-    target, verify, other, and in the first step prefill; `level_seconds` has the draft's by level,
-    `level_widths` the nodes expanded there, one draft's levels behind another's. `finish` is set on the last
-    step.
+    `tokens` are the new tokens, cut at an end-of-text id or the budget. `path` has the accepted nodes, root
+    first, `ranks` their ranks among their siblings, the root's left out; `size` and `depth` are those of the
+    step's tree, which shrinks near the end of the budget or context. With several drafts that is the merged
+    tree. `seconds` has the time of each stage: draft, target, verify, other, and in the first step prefill;
+    `level_seconds` has the draft's by level, `level_widths` the nodes expanded there, one draft's levels
+    behind another's. `finish` is set on the last step.
     """
 
     tokens: tuple[int, ...]
@@ -37,6 +37,7 @@ class Step:
     level_widths: tuple[int, ...] = ()
     fallbacks: int = 0
     finish: str | None = None
+    path: tuple[int, ...] = (0,)
 
 
 class Stopwatch:

@@ -1,0 +1,171 @@
+"""`sequoia check`: whether the text is the target's own, put to the target itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sequoia_cli.cli import options
+from sequoia_cli.errors import BadInput, CheckFailed
+
+if TYPE_CHECKING:
+    from sequoia_cli.check.run import Check
+    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.measure.session import Session
+
+
+def check_command(
+    tree: Annotated[
+        str | None,
+        typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", "-p", metavar="TEXT", help="May be given more than once."),
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option("--prompts", metavar="SOURCE", help="Prompts from a file, as acceptance takes them."),
+    ] = None,
+    builtin: Annotated[
+        bool, typer.Option("--builtin", help="Use the built-in prompts, as where none are given.")
+    ] = False,
+    column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Use the first N prompts.")] = 8,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
+    ] = 64,
+    samples: Annotated[
+        int, typer.Option("--samples", help="Texts begun behind each of the prompts whose law is tested.")
+    ] = 400,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            "--temperature", "-T", help="Of the sampling part; 0 leaves it out. Greedy always runs."
+        ),
+    ] = 1.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    draft_temperature: options.DraftTemperature = None,
+    seed: options.Seed = 0,
+    raw: options.Raw = False,
+    target: options.Target = options.DEFAULT_TARGET,
+    draft: options.Drafts = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    forward: options.Forward = "fast",
+    quantize: options.Quantize = "none",
+    quantize_draft: options.QuantizeDraft = "none",
+    trust_remote_code: options.TrustRemoteCode = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Check that the text is the target's own, greedy and sampled.
+
+    Texts are written with the tree, and the target reads them: its library's own
+    forward over each whole text, and the same weights in a wider dtype, judge every
+    token. Then many texts are begun anew behind a few prompts, and what came is
+    tested against the target's exact law. Wrong programs go through the same tests,
+    and have to fail them. Exit 3 where the text is not the target's, or where the
+    check could not have seen that. Holds the target's weights three times.
+
+        sequoia check --dtype float32
+
+        sequoia check --temperature 0.6 --top-p 0.9 --samples 1000 --json > check.json
+    """
+    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.generate_inputs import distinct_drafts, read_prompts, read_tree, stdin_holds_text
+
+    say = Commentary(quiet=quiet, progress=not no_progress)
+    options.at_least(
+        {"--max-new-tokens": (max_new_tokens, 2), "--samples": (samples, 100), "--limit": (limit, 1)}
+    )
+    drafts = distinct_drafts(draft)
+    plan = read_tree(tree, say)
+    if plan.tree.size == 1:
+        raise BadInput("the tree is the root alone, plain decoding: nothing to check", hint="give a --tree")
+    own = builtin or not (prompt or prompts or (tree != "-" and stdin_holds_text()))
+    asked = read_prompts(prompt, prompts, own, column, limit, stdin_taken=tree == "-")
+    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
+
+    from sequoia_cli.check.reference import OwnForward
+    from sequoia_cli.check.run import Check, Prompted, Subject
+    from sequoia_cli.check.verdict import Verdict
+    from sequoia_cli.cli.check_report import document
+    from sequoia_cli.cli.check_tables import summary
+    from sequoia_cli.measure.session import PLAIN, open_session
+
+    def opened(names: list[str], way: str, announce: Commentary) -> Session:
+        return open_session(
+            target,
+            names,
+            device=device,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            forward=way,
+            quantize=quantize,
+            quantize_draft=quantize_draft,
+            progress=say.shows_progress,
+            announce=announce.note,
+        )
+
+    session = opened(drafts, forward, say)
+    # What makes a model fast changes it for good; the target that judges is as its library runs it.
+    judge = session if forward == PLAIN else opened([], PLAIN, Commentary(quiet=True))
+    check = Check(
+        Subject(
+            session.target,
+            session.drafts,
+            plan.tree,
+            None if sampling.greedy else sampling,
+            draft_sampling,
+            session.eos_ids,
+        ),
+        OwnForward(judge.target.model),
+        [Prompted(one.id, session.encode(one, raw=raw)) for one in asked],
+        max_new_tokens,
+        samples,
+        seed,
+    )
+    interrupted = _run(check, say)
+    verdict = Verdict(check)
+    if json:
+        typer.echo(document(verdict, session, say.warnings), nl=False)
+    for item in summary(verdict, session):
+        say.show(item)
+    if interrupted:
+        raise KeyboardInterrupt
+    if verdict.failures:
+        raise CheckFailed(
+            f"the text is not the target's own: {'; '.join(verdict.failures)}",
+            hint="this should not happen: please report it with the command and the models",
+        )
+    if weak := [control.name for control in verdict.controls if not control.caught]:
+        raise CheckFailed(
+            f"nothing wrong was found, but neither would this have been: {'; '.join(weak)}",
+            hint="more --samples, other prompts or a higher --temperature give the check more power",
+        )
+
+
+def _run(check: Check, say: Commentary) -> bool:
+    """All of it; returns whether it was interrupted. What is finished stays in `check`."""
+    from itertools import chain
+
+    many = check.subject.sampling is not None
+    total = len(check.prompts), check.samples * check.most_law_prompts if many else 0
+    with say.progress() as bar:
+        texts = bar.add_task("texts", total=total[0])
+        begun = bar.add_task("first steps", total=total[1], visible=many)
+        work = [(texts, check.check_texts()), *([(begun, check.sample())] if many else [])]
+        try:
+            for task, _ in chain.from_iterable(((task, done) for done in part) for task, part in work):
+                bar.advance(task)
+        except KeyboardInterrupt:
+            say.warn(
+                f"interrupted: {len(check.ours)} of {total[0]} prompts are checked, "
+                f"{check.samples_done} of {total[1]} texts begun anew"
+            )
+            return True
+    return False

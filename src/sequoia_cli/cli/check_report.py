@@ -1,0 +1,110 @@
+"""What `sequoia check` found, as one JSON document."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from sequoia_cli.cli.console import is_utf8
+
+if TYPE_CHECKING:
+    from sequoia_cli.check.texts import Checked, Difference
+    from sequoia_cli.check.verdict import Judged, Verdict
+    from sequoia_cli.measure.session import Session
+
+SCHEMA = "sequoia-check/1"
+
+
+def document(verdict: Verdict, session: Session, warnings: list[str]) -> str:
+    """Conditions, texts token by token, every difference, every test with its counts, the controls."""
+    from sequoia_cli.check.texts import SLACK
+    from sequoia_cli.check.verdict import ALPHA
+
+    check = verdict.check
+    body: dict[str, Any] = {
+        "schema": SCHEMA,
+        "passed": not verdict.failures,
+        "powerful": all(control.caught for control in verdict.controls),
+        "failures": verdict.failures,
+        "conditions": {**session.conditions, **_conditions(verdict)},
+        "slack": SLACK,
+        "texts": [{"way": way, **_text(text)} for way, texts in verdict.texts.items() for text in texts],
+        "differences": [_difference(one, session) for one in check.differences],
+        "false_alarm_rate": ALPHA,
+        "samples_done": check.samples_done,
+        "tests": [_test(one, len(verdict.tests)) for one in verdict.tests],
+        "controls": [
+            {
+                "name": one.name,
+                "caught": one.caught,
+                "test": one.test.name if one.test else None,
+                "adjusted_p_value": one.adjusted,
+            }
+            for one in verdict.controls
+        ],
+        "seconds": {part: round(seconds, 3) for part, seconds in check.seconds.items()},
+        "environment": session.environment,
+        "warnings": warnings,
+    }
+    return json.dumps(body, indent=1, ensure_ascii=not is_utf8(sys.stdout)) + "\n"
+
+
+def token_texts(session: Session, tokens: Sequence[int | None]) -> list[str | None]:
+    """Each token as it reads alone."""
+    return [None if token is None else session.tokenizer.decode([token]) for token in tokens]
+
+
+def _conditions(verdict: Verdict) -> dict[str, Any]:
+    check, subject = verdict.check, verdict.check.subject
+    return {
+        "tree": list(subject.tree.parents),
+        "prompts": len(check.prompts),
+        "max_new_tokens": check.max_new_tokens,
+        "sampling": asdict(subject.sampling) if subject.sampling else None,
+        "draft_sampling": asdict(subject.draft_sampling) if subject.sampling else None,
+        "samples": check.samples,
+        "seed": check.seed,
+    }
+
+
+def _text(text: Checked) -> dict[str, Any]:
+    return {
+        "prompt": text.prompt,
+        "token_ids": list(text.token_ids),
+        "finish_reason": text.finish,
+        "errors": [row.error for row in text.rows],
+        "roundings": [row.rounding for row in text.rows],
+        "shortfalls": list(text.shortfalls) if text.greedy else None,
+        "wrong_tokens": text.wrong_tokens,
+        "wrong_rows": text.wrong_rows,
+        "wrong_end": text.end,
+    }
+
+
+def _difference(one: Difference, session: Session) -> dict[str, Any]:
+    read = {"texts": token_texts(session, one.tokens), "within_rounding": one.within_rounding}
+    return {**asdict(one), **read}
+
+
+def _test(one: Judged, tests: int) -> dict[str, Any]:
+    from sequoia_cli.check.verdict import ALPHA
+
+    test = one.test
+    return {
+        "name": test.name,
+        "prompt": test.prompt,
+        "count": test.count,
+        "statistic": test.statistic,
+        "degrees": test.degrees,
+        "p_value": test.p_value,
+        "adjusted_p_value": one.adjusted,
+        "passed": one.passed,
+        "sees_total_variation": test.detectable(ALPHA / tests),
+        "groups": [
+            {"given": given, "cells": [[cell.token, cell.seen, cell.expected] for cell in cells]}
+            for given, cells in test.cells.items()
+        ],
+    }

@@ -1,0 +1,65 @@
+"""Checks of small things: scripted models, whose laws are tables, and tiny random ones."""
+
+from __future__ import annotations
+
+import torch
+
+from scripted import ScriptedDraft, ScriptedTarget
+from sequoia_cli.check.run import Check, Prompted, Subject
+from sequoia_cli.check.verdict import Verdict
+from sequoia_cli.core.sampling import Sampling
+from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.engine.draft import IndependentDraft
+from sequoia_cli.engine.model import LanguageModel
+
+WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
+
+#: Behind each of six tokens: what the target says, and a draft that is often wrong.
+SAID = [
+    [0.30, 0.25, 0.20, 0.10, 0.10, 0.05],
+    [0.05, 0.30, 0.10, 0.25, 0.20, 0.10],
+    [0.20, 0.10, 0.30, 0.05, 0.10, 0.25],
+    [0.10, 0.20, 0.05, 0.30, 0.25, 0.10],
+    [0.25, 0.05, 0.25, 0.10, 0.30, 0.05],
+    [0.10, 0.10, 0.10, 0.20, 0.20, 0.30],
+]
+GUESSED = [[row[(column + 2) % 6] for column in range(6)] for row in SAID]
+
+
+class TableReference:
+    """What a scripted target says itself."""
+
+    def __init__(self, table):
+        self._logits = torch.tensor(table, dtype=torch.float64).log()
+
+    def plain(self, ids, count):
+        return self._logits[list(ids)[-count:]]
+
+    exact = plain
+
+
+def checked(subject, reference, *, count=12, samples=250, prompts=([5, 3],), sample=True):
+    """The verdict on a whole check."""
+    named = [Prompted(str(number), ids) for number, ids in enumerate(prompts, 1)]
+    check = Check(subject, reference, named, count, samples, seed=0)
+    list(check.check_texts())
+    if sample and subject.sampling:
+        list(check.sample())
+    return Verdict(check)
+
+
+def scripted(said=SAID, guessed=GUESSED, *, tree=WIDE, sampling=None, draft_sampling=None, **options):
+    """The verdict on a scripted pair, sampled at temperature 1."""
+    whole = Sampling(1.0)
+    subject = Subject(
+        ScriptedTarget(said), [ScriptedDraft(guessed)], tree, sampling or whole, draft_sampling or whole, ()
+    )
+    return checked(subject, TableReference(said), **options)
+
+
+def tiny(target, draft, reference, *, eos_ids=(), tree=WIDE, **options):
+    """The verdict on greedy texts of a pair of real models."""
+    model = LanguageModel(target)
+    drafts = [IndependentDraft(LanguageModel(draft), model.vocabulary)]
+    subject = Subject(model, drafts, tree, None, Sampling(1.0), eos_ids)
+    return checked(subject, reference, count=32, prompts=([5, 17, 3, 42], [8, 11, 2]), **options)

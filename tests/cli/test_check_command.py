@@ -1,0 +1,109 @@
+"""`sequoia check` as a user meets it: what it says, what it prints for programs, how it ends."""
+
+import json
+
+import pytest
+
+from sequoia_cli.check import run as check_run
+from sequoia_cli.engine.verify import Trial
+
+FEW = ("-p", "Hello", "-n", "8", "--samples", "100")
+
+
+@pytest.fixture
+def check(run, models, trees):
+    """Run `sequoia check` on a target and a draft that is often wrong; options given replace these."""
+
+    def command(*arguments, draft="wide", tree="tree", **options):
+        pair = ("--target", models["target"], "--draft", models[draft], "--dtype", "float32")
+        return run("check", *pair, "--tree", trees[tree], *arguments, **options)
+
+    return command
+
+
+def test_one_document_with_conditions_texts_tests_and_controls_and_tables_beside_it(check):
+    code, out, err = check(*FEW, "--json")
+    found = json.loads(out)
+    # A hundred samples of such models need not be enough for both controls; whether they were decides.
+    assert code == (0 if found["powerful"] else 3)
+    assert found["powerful"] == all(control["caught"] for control in found["controls"])
+    assert (found["schema"], found["passed"]) == ("sequoia-check/1", True)
+    assert (found["differences"], found["failures"], found["samples_done"]) == ([], [], 100)
+    assert found["conditions"]["sampling"] == {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    assert {text["way"] for text in found["texts"]} == {"greedy, tree", "greedy, plain", "sampled, tree"}
+    for text in found["texts"]:
+        assert len(text["token_ids"]) == len(text["errors"]) == len(text["roundings"]) == 8
+    for test in found["tests"]:
+        assert {"name", "count", "p_value", "adjusted_p_value", "groups", "sees_total_variation"} <= set(test)
+        counts = [cell for group in test["groups"] for cell in group["cells"]]
+        assert sum(seen for _, seen, _ in counts) == pytest.approx(sum(p for *_, p in counts))
+    assert "all 1 greedy texts equal plain decoding's, id for id" in err
+    assert "sampled tokens beside their exact law" in err
+    assert "control, a verifier that forgets the residual: " in err
+    assert "control, random numbers used again in the next step: " in err
+
+
+def test_a_wrong_verifier_ends_with_exit_code_3_and_the_tests_that_found_it(check, monkeypatch):
+    monkeypatch.setattr(Trial, "_update", lambda trial: setattr(trial, "_stale", False))
+    code, out, err = check(*FEW, "--json")
+    assert code == 3
+    assert "sequoia: the text is not the target's own: " in err
+    assert "draft's favourites: p = " in err
+    assert json.loads(out)["passed"] is False
+
+
+def test_a_check_that_could_not_have_failed_is_exit_code_3_too(check):
+    code, _, err = check(*FEW, "--temperature", "0.01")
+    assert code == 3
+    assert "nothing wrong was found, but neither would this have been: a verifier that forgets" in err
+    assert "more --samples" in err
+
+
+def test_at_temperature_0_only_greedy_texts_are_checked(check):
+    code, out, err = check("-p", "Hello", "-p", "fine day", "-n", "8", "-T", "0", "--json", draft="draft")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["tests"], found["controls"], found["conditions"]["sampling"]) == ([], [], None)
+    assert "all 2 greedy texts" in err
+
+
+def test_without_prompts_the_first_built_in_ones_are_used(check):
+    code, out, _ = check("--limit", "2", "-n", "3", "-T", "0", "--json", draft="draft")
+    assert code == 0
+    assert json.loads(out)["conditions"]["prompts"] == 2
+
+
+def test_an_interrupt_keeps_what_is_finished(check, monkeypatch):
+    class Interrupted(check_run.Check):
+        def check_texts(self):
+            yield next(super().check_texts())
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(check_run, "Check", Interrupted)
+    code, out, err = check("-p", "Hello", "-p", "fine day", "-n", "8", "--json")
+    assert code == 130
+    found = json.loads(out)
+    assert {text["prompt"] for text in found["texts"]} == {"1"}
+    assert found["warnings"] == ["interrupted: 1 of 2 prompts are checked, 0 of 800 texts begun anew"]
+    assert err.endswith("sequoia: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--samples", "99"), "--samples is 99; at least 100 is needed"),
+        (("-n", "1"), "--max-new-tokens is 1; at least 2 is needed"),
+        (("-T", "nan"), "temperature is nan"),
+        (("-p", "a", "--builtin"), "--prompt and --builtin both give prompts"),
+    ],
+)
+def test_impossible_options_are_refused(check, arguments, line):
+    code, out, err = check(*arguments)
+    assert (code, out) == (2, "")
+    assert line in err
+
+
+def test_a_tree_that_does_not_speculate_leaves_nothing_to_check(check):
+    code, _, err = check(*FEW, tree="root")
+    assert code == 2
+    assert "the tree is the root alone, plain decoding: nothing to check" in err
