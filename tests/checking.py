@@ -11,6 +11,7 @@ from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.verifiers import SEQUOIA
 
 WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
 
@@ -48,12 +49,20 @@ def checked(subject, reference, *, count=12, samples=250, prompts=([5, 3],), sam
     return Verdict(check)
 
 
-def scripted(said=SAID, guessed=GUESSED, *, tree=WIDE, sampling=None, draft_sampling=None, **options):
+def scripted(
+    said=SAID,
+    guessed=GUESSED,
+    *,
+    tree=WIDE,
+    sampling=None,
+    draft_sampling=None,
+    verifier=SEQUOIA,
+    **options,
+):
     """The verdict on a scripted pair, sampled at temperature 1."""
+    pair = ScriptedTarget(said), [ScriptedDraft(guessed)]
     whole = Sampling(1.0)
-    subject = Subject(
-        ScriptedTarget(said), [ScriptedDraft(guessed)], tree, sampling or whole, draft_sampling or whole, ()
-    )
+    subject = Subject(*pair, tree, sampling or whole, draft_sampling or whole, (), verifier)
     return checked(subject, TableReference(said), **options)
 
 

@@ -4,6 +4,7 @@ A right program fails the statistical part of a check once in ten thousand seeds
 """
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,11 +16,13 @@ from sequoia_cli.check.reference import OwnForward
 from sequoia_cli.check.texts import SLACK
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree, chain
-from sequoia_cli.engine import continuation, grow, masks, warp
+from sequoia_cli.engine import continuation, masks, warp
 from sequoia_cli.engine.cache import TreeCache
-from sequoia_cli.engine.draw import draw
+from sequoia_cli.engine.draw import draw, draw_children, top_children
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.verify import Trial
+from sequoia_cli.engine.trial import Trial
+from sequoia_cli.engine.verifiers import SEQUOIA, VERIFIERS
+from sequoia_cli.engine.verify import verify
 
 
 def failed(verdict):
@@ -41,6 +44,11 @@ def test_a_right_program_passes_with_a_cut_law_and_another_draft_temperature():
     verdict = scripted(sampling=Sampling(0.7, 4, 0.9), draft_sampling=Sampling(2.0))
     assert verdict.failures == []
     assert verdict.controls[0].caught
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_every_verifier_passes(name):
+    assert scripted(verifier=VERIFIERS[name]).failures == []
 
 
 # --- laws
@@ -67,32 +75,27 @@ def test_proposals_that_are_always_accepted_are_found(monkeypatch):
     assert {tally.FIRST, tally.FAVOURED} <= failed(scripted())
 
 
-def test_a_last_token_drawn_from_the_drafts_law_is_found(monkeypatch):
-    def verify(tokens, target_probs, drawn, uniforms):
-        verdict = right(tokens, target_probs, drawn, uniforms)
+def test_a_last_token_drawn_from_the_drafts_law_is_found():
+    def judge(tokens, target_probs, drawn, uniforms):
+        verdict = verify(tokens, target_probs, drawn, uniforms)
         if len(verdict.path) < 2 or drawn(verdict.path[-1]):
             return verdict
         law = drawn(verdict.path[-2])[0].probs
         return type(verdict)(verdict.path, draw(law, uniforms[-1]))
 
-    right = continuation.verify
-    monkeypatch.setattr(continuation, "verify", verify)
-    assert failed(scripted(tree=chain(2)))
+    assert failed(scripted(tree=chain(2), verifier=replace(SEQUOIA, judge=judge)))
 
 
-def test_a_draft_cut_to_its_nucleus_and_verified_as_if_it_were_whole_is_found(monkeypatch):
+def test_a_draft_cut_to_its_nucleus_and_verified_as_if_it_were_whole_is_found():
     def cut(probs, counts, noise):
         kept = warp._nucleus(probs, 0.5)
-        return right(kept / kept.sum(-1, keepdim=True), counts, noise)
+        return draw_children(kept / kept.sum(-1, keepdim=True), counts, noise)
 
-    right = grow.draw_children
-    monkeypatch.setattr(grow, "draw_children", cut)
-    assert failed(scripted(tree=chain(2)))
+    assert failed(scripted(tree=chain(2), verifier=replace(SEQUOIA, draw=cut)))
 
 
-def test_the_most_probable_children_verified_as_if_they_were_drawn_are_found(monkeypatch):
-    monkeypatch.setattr(grow, "draw_children", lambda probs, counts, noise: grow.top_children(probs, counts))
-    assert failed(scripted())
+def test_the_most_probable_children_verified_as_if_they_were_drawn_are_found():
+    assert failed(scripted(verifier=replace(SEQUOIA, draw=top_children)))
 
 
 #: A confident draft: the logits 14, 2, 1, 0.5, 0, -1, -2, -3 at temperature 0.6.
@@ -100,7 +103,7 @@ CONFIDENT = [(torch.tensor([14, 2, 1, 0.5, 0, -1, -2, -3]).double() / 0.6).softm
 ELSEWHERE = [[0.1, 1e-9, 1e-9, 0.3, 0.3, 0.3 - 4e-9, 1e-9, 1e-9]] * 8
 
 
-def test_keys_in_half_precision_which_underflow_for_improbable_children_are_found(monkeypatch):
+def test_keys_in_half_precision_which_underflow_for_improbable_children_are_found():
     star = TokenTree((-1, 0, 0, 0, 0))
     assert scripted(ELSEWHERE, CONFIDENT, tree=star).failures == []
 
@@ -112,8 +115,8 @@ def test_keys_in_half_precision_which_underflow_for_improbable_children_are_foun
         keys = uniforms.half().log() / probs.half()
         return [keys[row].topk(count).indices for row, count in enumerate(counts)]
 
-    monkeypatch.setattr(grow, "draw_children", keyed)
-    assert tally.FIRST in failed(scripted(ELSEWHERE, CONFIDENT, tree=star))
+    verifier = replace(SEQUOIA, draw=keyed)
+    assert tally.FIRST in failed(scripted(ELSEWHERE, CONFIDENT, tree=star, verifier=verifier))
 
 
 def test_another_temperature_than_was_asked_for_is_found(monkeypatch):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sequoia_cli.check import run as check_run
-from sequoia_cli.engine.verify import Trial
+from sequoia_cli.engine.trial import Trial
 
 FEW = ("-p", "Hello", "-n", "8", "--samples", "100")
 

@@ -19,6 +19,7 @@ from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.engine.decode import default_draft_sampling
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.verifiers import SEQUOIA, Verifier
 from sequoia_cli.engine.warp import probabilities
 
 #: How many prompts many texts begin at: those with the most first tokens that can be tested.
@@ -35,13 +36,14 @@ class Subject:
     sampling: Sampling | None
     draft_sampling: Sampling
     eos_ids: Sequence[int]
+    verifier: Verifier = SEQUOIA
 
     def watched(self, sampling: Sampling, *, plain: bool = False) -> Watched:
         """What writes texts: with the tree, or plainly. The one place where the tool is put together."""
         greedy = sampling.greedy
         drawn = default_draft_sampling(sampling) if greedy else self.draft_sampling
         drafts, tree = ((), ROOT_ONLY) if plain else (self.drafts, self.tree)
-        return Watched(self.target, drafts, tree, sampling, drawn)
+        return Watched(self.target, drafts, tree, sampling, drawn, verifier=self.verifier)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What sampled steps say of the tool's law: counts beside the laws that the tokens were to be drawn from.
 
 The laws are those of the tool's own logits, which are compared with the target's row by row (`texts.py`): so
-rounding, which makes these differ, is no part of the statistics, and they are exact in every dtype.
+rounding, which makes these differ, is no part of the statistics, and they are exact in every dtype. By every
+verifier's proof a token has its law given the tokens before it and how much of them one step has brought.
 """
 
 from __future__ import annotations

@@ -48,13 +48,14 @@ def check_command(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     draft_temperature: options.DraftTemperature = None,
+    verifier: options.Verifier = "sequoia",
     seed: options.Seed = 0,
     raw: options.Raw = False,
     target: options.Target = options.DEFAULT_TARGET,
     draft: options.Drafts = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
-    forward: options.Forward = "fast",
+    forward: options.Forward = options.DEFAULT_FORWARD,
     quantize: options.Quantize = "none",
     quantize_draft: options.QuantizeDraft = "none",
     trust_remote_code: options.TrustRemoteCode = False,
@@ -90,6 +91,11 @@ def check_command(
     asked = read_prompts(prompt, prompts, own, column, limit, stdin_taken=tree == "-")
     sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
 
+    from sequoia_cli.engine.verifiers import verifier_named
+
+    rule = verifier_named(verifier)
+    rule.check_drafts(len(drafts))
+
     from sequoia_cli.check.reference import OwnForward
     from sequoia_cli.check.run import Check, Prompted, Subject
     from sequoia_cli.check.verdict import Verdict
@@ -122,6 +128,7 @@ def check_command(
             None if sampling.greedy else sampling,
             draft_sampling,
             session.eos_ids,
+            rule,
         ),
         OwnForward(judge.target.model),
         [Prompted(one.id, session.encode(one, raw=raw)) for one in asked],

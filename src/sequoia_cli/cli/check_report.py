@@ -65,6 +65,7 @@ def _conditions(verdict: Verdict) -> dict[str, Any]:
         "max_new_tokens": check.max_new_tokens,
         "sampling": asdict(subject.sampling) if subject.sampling else None,
         "draft_sampling": asdict(subject.draft_sampling) if subject.sampling else None,
+        "verifier": subject.verifier.name,
         "samples": check.samples,
         "seed": check.seed,
     }
