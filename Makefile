@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: env demo test check families draft trees bench bench-compile bench-forward bench-cost-model bench-verifiers \
-	bench-gpu bench-paper clean
+.PHONY: env demo test check families draft trees bench bench-compile bench-forward bench-cost-model \
+	bench-verifiers bench-check bench-gpu bench-paper clean
 
 env: $(VENV)/.ready
 
@@ -69,6 +69,10 @@ bench-cost-model: env
 # The figure of the verifiers over temperature and top-p: about 20 minutes of one core.
 bench-verifiers: env
 	$(BIN)/python benchmarks/bench_verifiers.py -o benchmarks/figures/verifiers > benchmarks/figures/verifiers.json
+
+# Every fault of tests/faults.py planted in turn, on the default pair.
+bench-check: env
+	$(BIN)/python benchmarks/bench_check.py
 
 # On a machine with a GPU, and no network: forwards, attention, steps and the gain of a tree, with random weights.
 bench-gpu: env

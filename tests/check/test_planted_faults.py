@@ -4,25 +4,19 @@ A right program fails the statistical part of a check once in ten thousand seeds
 """
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
 
 from checking import WIDE, scripted, tiny
+from faults import FAULTS
 from models import near, tiny_model
 from sequoia_cli.check import tally
 from sequoia_cli.check.reference import OwnForward
 from sequoia_cli.check.texts import SLACK
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree, chain
-from sequoia_cli.engine import continuation, masks, warp
-from sequoia_cli.engine.cache import TreeCache
-from sequoia_cli.engine.draw import draw, draw_children, top_children
-from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verifiers import SEQUOIA, VERIFIERS
-from sequoia_cli.engine.verify import verify
+from sequoia_cli.engine.verifiers import VERIFIERS
 
 
 def failed(verdict):
@@ -54,48 +48,23 @@ def test_every_verifier_passes(name):
 # --- laws
 
 
-def test_noise_that_is_drawn_once_and_used_in_every_step_is_found(monkeypatch):
-    def step(text, eos_ids):
-        text.first = getattr(text, "first", text.generator.get_state())
-        text.generator.set_state(text.first)
-        return right(text, eos_ids)
-
-    right = continuation.Continuation.step
-    monkeypatch.setattr(continuation.Continuation, "step", step)
-    assert tally.SUCCESSIVE in failed(scripted())
-
-
-def test_a_residual_that_is_not_updated_is_found(monkeypatch):
-    monkeypatch.setattr(Trial, "_update", lambda trial: setattr(trial, "_stale", False))
-    assert {tally.FIRST, tally.FAVOURED} <= failed(scripted())
-
-
-def test_proposals_that_are_always_accepted_are_found(monkeypatch):
-    monkeypatch.setattr(Trial, "chance", lambda trial, token: 1.0)
-    assert {tally.FIRST, tally.FAVOURED} <= failed(scripted())
-
-
-def test_a_last_token_drawn_from_the_drafts_law_is_found():
-    def judge(tokens, target_probs, drawn, uniforms):
-        verdict = verify(tokens, target_probs, drawn, uniforms)
-        if len(verdict.path) < 2 or drawn(verdict.path[-1]):
-            return verdict
-        law = drawn(verdict.path[-2])[0].probs
-        return type(verdict)(verdict.path, draw(law, uniforms[-1]))
-
-    assert failed(scripted(tree=chain(2), verifier=replace(SEQUOIA, judge=judge)))
-
-
-def test_a_draft_cut_to_its_nucleus_and_verified_as_if_it_were_whole_is_found():
-    def cut(probs, counts, noise):
-        kept = warp._nucleus(probs, 0.5)
-        return draw_children(kept / kept.sum(-1, keepdim=True), counts, noise)
-
-    assert failed(scripted(tree=chain(2), verifier=replace(SEQUOIA, draw=cut)))
-
-
-def test_the_most_probable_children_verified_as_if_they_were_drawn_are_found():
-    assert failed(scripted(verifier=replace(SEQUOIA, draw=top_children)))
+@pytest.mark.parametrize(
+    ("fault", "tree", "found"),
+    [
+        ("noise reused across steps", WIDE, {tally.SUCCESSIVE}),
+        ("residual not updated", WIDE, {tally.FIRST, tally.FAVOURED}),
+        ("every proposal accepted", WIDE, {tally.FIRST, tally.FAVOURED}),
+        ("last token from the draft's law", chain(2), set()),
+        ("draft's top-p not in q", chain(2), set()),
+        ("top children as if drawn", WIDE, set()),
+        ("another temperature", WIDE, set()),
+    ],
+)
+def test_a_fault_in_the_law_is_found(fault, tree, found, monkeypatch):
+    FAULTS[fault](monkeypatch)
+    by = failed(scripted(tree=tree))
+    assert by
+    assert by >= found
 
 
 #: A confident draft: the logits 14, 2, 1, 0.5, 0, -1, -2, -3 at temperature 0.6.
@@ -103,27 +72,11 @@ CONFIDENT = [(torch.tensor([14, 2, 1, 0.5, 0, -1, -2, -3]).double() / 0.6).softm
 ELSEWHERE = [[0.1, 1e-9, 1e-9, 0.3, 0.3, 0.3 - 4e-9, 1e-9, 1e-9]] * 8
 
 
-def test_keys_in_half_precision_which_underflow_for_improbable_children_are_found():
+def test_keys_in_half_precision_which_underflow_for_improbable_children_are_found(monkeypatch):
     star = TokenTree((-1, 0, 0, 0, 0))
     assert scripted(ELSEWHERE, CONFIDENT, tree=star).failures == []
-
-    def keyed(probs, counts, noise):
-        seed = int(float(noise[0, 0]) * 2**53)
-        uniforms = torch.rand(probs.shape, generator=torch.Generator().manual_seed(seed)).clamp(
-            1e-6, 1 - 1e-3
-        )
-        keys = uniforms.half().log() / probs.half()
-        return [keys[row].topk(count).indices for row, count in enumerate(counts)]
-
-    verifier = replace(SEQUOIA, draw=keyed)
-    assert tally.FIRST in failed(scripted(ELSEWHERE, CONFIDENT, tree=star, verifier=verifier))
-
-
-def test_another_temperature_than_was_asked_for_is_found(monkeypatch):
-    right = continuation.probabilities
-    colder = lambda logits, sampling: right(logits, Sampling(0.5))  # noqa: E731
-    monkeypatch.setattr(continuation, "probabilities", colder)
-    assert failed(scripted())
+    FAULTS["sampling keys in float16"](monkeypatch)
+    assert tally.FIRST in failed(scripted(ELSEWHERE, CONFIDENT, tree=star))
 
 
 # --- texts
@@ -140,33 +93,11 @@ def test_right_texts_pass_in_every_dtype(pair):
     assert verdict.failures == []
 
 
-def test_rows_of_a_side_branch_left_in_the_cache_are_found(pair, monkeypatch):
-    keep = TreeCache.keep
-    monkeypatch.setattr(
-        TreeCache, "keep", lambda cache, prefix, path: keep(cache, prefix, list(range(len(path))))
-    )
-    assert_wrong(tiny(*pair))
-
-
-def test_a_mask_that_lets_siblings_see_each_other_is_found(pair, monkeypatch):
-    right = masks.TreeMask.__init__
-
-    def open_mask(mask, block, *arguments, **options):
-        right(mask, torch.ones_like(block).tril(), *arguments, **options)
-
-    monkeypatch.setattr(masks.TreeMask, "__init__", open_mask)
-    assert_wrong(tiny(*pair))
-
-
-def test_positions_counted_by_row_are_found(pair, monkeypatch):
-    right = LanguageModel.forward
-
-    def by_row(model, tokens, positions, cache, masks, **options):
-        if masks is not None:
-            positions = torch.arange(cache.length, cache.length + len(tokens))
-        return right(model, tokens, positions, cache, masks, **options)
-
-    monkeypatch.setattr(LanguageModel, "forward", by_row)
+@pytest.mark.parametrize(
+    "fault", ["rows of a side branch kept", "siblings see each other", "positions counted by row"]
+)
+def test_a_fault_in_the_forward_is_found(fault, pair, monkeypatch):
+    FAULTS[fault](monkeypatch)
     assert_wrong(tiny(*pair))
 
 
@@ -182,7 +113,7 @@ def test_an_end_of_text_that_is_run_past_is_found(monkeypatch):
     reference = OwnForward(target)
     end = tiny(target, target, reference).check.ours[0].token_ids[1]
     assert tiny(target, target, reference, eos_ids=(end,)).failures == []
-    monkeypatch.setattr(continuation, "cut", lambda tokens, eos_ids, most: list(tokens)[:most])
+    FAULTS["end of text run past"](monkeypatch)
     verdict = tiny(target, target, reference, eos_ids=(end,))
     assert any("behind an end of text" in line for line in verdict.failures)
 

@@ -18,6 +18,7 @@ from sequoia_cli.engine.fast.compiled import compile_blocks
 from sequoia_cli.engine.fast.fixed_cache import FixedCache, RowPool
 from sequoia_cli.engine.fast.fixed_forward import Forward, replays_truly, run_fixed
 from sequoia_cli.engine.fast.prepare import make_fast
+from sequoia_cli.engine.fast.tried import changed_by, trial_texts
 from sequoia_cli.engine.layout import Layout, MaskArgument
 from sequoia_cli.engine.masks import Masks
 from sequoia_cli.errors import SequoiaError
@@ -27,12 +28,6 @@ _PREFILL_TOKENS = 512
 
 #: Tokens of the trial that replaying is put to.
 _TRIAL_TOKENS = 6
-
-
-#: Where the texts stand that a fast forward is tried on: at the beginning and at the end of the context.
-_TRIAL_PLACES = (0, 1)
-#: The end of a context without one.
-_FAR = 1 << 17
 
 
 class Output(NamedTuple):
@@ -72,43 +67,23 @@ class LanguageModel:
         Raises `SequoiaError` where that cannot be done, or changes the logits by more than rounding does.
         """
         hint = "--forward plain runs the model as transformers does"
-        ids, positions = self._trial_texts()
-        arguments = {"input_ids": ids, "use_cache": False}
+        ids, positions = trial_texts(self.vocabulary, self.context_limit)
+        arguments = {"input_ids": ids.to(self.device), "use_cache": False}
         if self._takes_positions:
-            arguments["position_ids"] = positions
+            arguments["position_ids"] = positions.to(self.device)
         try:
-            with torch.inference_mode():
-                before = self.model(**arguments).logits.double()
-                make_fast(self.model, arguments)
-                after = self.model(**arguments).logits.double()
+            error = changed_by(make_fast, self.model, arguments)
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as failure:  # whatever a model asks of its modules that the fast ones lack
             why = f"{type(failure).__name__}: {failure}".splitlines()[0][:160]
             raise SequoiaError(f"family '{self.family}' has no fast forward: {why}", hint=hint) from failure
-        errors = (after - before).flatten(1).norm(dim=1)
-        errors /= (before - before.mean(-1, keepdim=True)).flatten(1).norm(dim=1)
-        # The median at each place: where two experts are nearly tied, rounding sends one text to the other.
-        error = float(errors.view(len(_TRIAL_PLACES), -1).median(1).values.max())
         if not error <= rounding(self.dtype):
             raise SequoiaError(
                 f"the fast forward of family '{self.family}' changes its logits by {error:.2g}", hint=hint
             )
         if self.device.type == "cuda":
             self.fix_buffers(cuda_graphs(self.device))
-
-    def _trial_texts(self) -> tuple[Tensor, Tensor]:
-        """Ids and positions (texts, tokens) at both ends of the context: some families scale by position.
-
-        At random: behind a row of control tokens a real model's bfloat16 logits are off by 0.8 anyway.
-        """
-        tokens = min(8, self.context_limit)
-        last = min(self.context_limit, _FAR) - tokens
-        firsts = [place * last for place in _TRIAL_PLACES for _ in range(3)]
-        generator = torch.Generator().manual_seed(0)
-        ids = torch.randint(0, self.vocabulary, (len(firsts), tokens), generator=generator)
-        positions = torch.tensor(firsts)[:, None] + torch.arange(tokens)
-        return ids.to(self.device), positions.to(self.device)
 
     def compile(self, announce: Callable[[str], None]) -> bool:
         """Let the layers of a fast model run compiled (see `compile_blocks`); returns whether some do."""

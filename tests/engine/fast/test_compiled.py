@@ -9,7 +9,7 @@ from models import tiny_model
 from sequoia_cli.core.tree import chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
-from sequoia_cli.engine.fast import compiled
+from sequoia_cli.engine.fast import compiled, layer_function
 from sequoia_cli.engine.fast.block import FastBlock
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.quantise import quantise
@@ -119,8 +119,10 @@ def test_without_a_compiler_the_layers_run_as_they_are_and_the_user_is_told(monk
 
 
 def test_a_package_that_gives_other_states_is_not_used(monkeypatch):
-    plain = compiled._normed
-    monkeypatch.setattr(compiled, "_normed", lambda states, weight, eps: 1.01 * plain(states, weight, eps))
+    plain = layer_function._normed
+    monkeypatch.setattr(
+        layer_function, "_normed", lambda states, weight, eps: 1.01 * plain(states, weight, eps)
+    )
     monkeypatch.setattr(compiled, "_kind", lambda block: "wrong")
     model, said = fast("llama"), []
     assert not model.compile(said.append)

@@ -6,7 +6,7 @@ transformers, half as many here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,22 +16,11 @@ from torch import Tensor, nn
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.fast.attention import attend, folded, grouped_attention
 from sequoia_cli.engine.fast.linear import FastLinear
-from sequoia_cli.engine.fast.matrix import Matrix, matrix_named, matrix_of, stacked
+from sequoia_cli.engine.fast.matrix import Matrix
 
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-_MLP = ("gate_proj", "up_proj", "down_proj")
 #: How far a layer's output may be off, relative to what it adds to its input.
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 _TOLERANCE_HALF = 0.05
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a layer as its model made it, and what came out."""
-
-    arguments: tuple[Any, ...]
-    named: Mapping[str, Any]
-    output: Any
 
 
 class Shared:
@@ -171,60 +160,8 @@ class FastBlock(nn.Module):
         return self.compiled([states, cosines, sines, keys, values, mask, *self.constants])[0]
 
 
-def fast_block(layer: nn.Module, shared: Shared, call: Call) -> FastBlock | None:
-    """A layer made fast; None for one of another plan: by its parts, and by what it gives for `call`."""
-    parts = dict(layer.named_children())
-    if set(parts) != {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}:
-        return None
-    attention, mlp = dict(parts["self_attn"].named_children()), dict(parts["mlp"].named_children())
-    if set(attention) - {"rotary_emb"} != set(_ATTENTION) or set(mlp) != {*_MLP, "act_fn"}:
-        return None
-    if not all(matrix_of(part) for name, part in {**attention, **mlp}.items() if name.endswith("_proj")):
-        return None
-    given = call.named.get("position_embeddings")
-    if not (isinstance(given, tuple) and given[0].shape[-1] == getattr(parts["self_attn"], "head_dim", None)):
-        return None
-    if _reads_positions(layer, call):
-        return None
-    block = FastBlock(_parts(layer), shared)
-    output = block(*call.arguments, **call.named)
-    return block if agrees(output, call.output, call.arguments[0]) else None
-
-
-def _reads_positions(layer: nn.Module, call: Call) -> bool:
-    """Whether a layer makes more of positions than rotations, as a scale that grows far into a text."""
-    positions = call.named.get("position_ids")
-    if positions is None:
-        return False
-    exchanged = layer(*call.arguments, **{**call.named, "position_ids": positions.flip(0)})
-    return not torch.equal(exchanged, call.output)
-
-
 def agrees(found: Tensor, expected: Tensor, states: Tensor) -> bool:
     """Whether a layer's output for `states` is the expected one, up to rounding."""
     added = _TOLERANCE.get(states.dtype, _TOLERANCE_HALF) * (expected - states).norm()
     rounding = torch.finfo(states.dtype).eps * expected.norm()  # a layer can add little to large states
     return bool((found - expected).norm() <= added + rounding)
-
-
-def _parts(layer: nn.Module) -> Parts:
-    """Of a layer that has them by name."""
-    attention: Any = layer.get_submodule("self_attn")
-    mlp = layer.get_submodule("mlp")
-    queries, keys, values, out = (matrix_named(attention, name) for name in _ATTENTION)
-    gate, up, down = (matrix_named(mlp, name) for name in _MLP)
-    width = attention.head_dim
-    return Parts(
-        index=attention.layer_idx,
-        queries=len(queries.weight) // width,
-        keys=len(keys.weight) // width,
-        width=width,
-        scale=attention.scaling,
-        before_attention=layer.get_submodule("input_layernorm"),
-        into_attention=stacked([queries, keys, values]),
-        out_of_attention=out,
-        before_mlp=layer.get_submodule("post_attention_layernorm"),
-        into_mlp=stacked([gate, up]),
-        out_of_mlp=down,
-        activation=mlp.get_submodule("act_fn"),
-    )

@@ -7,111 +7,26 @@ is the slow twin. A package serves all layers of one shape, takes half a minute 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import platform
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from sequoia_cli.core.paths import cache_dir
 from sequoia_cli.engine.cache import TreeCache
+from sequoia_cli.engine.fast import layer_function
 from sequoia_cli.engine.fast.block import Compiled, FastBlock, agrees
-from sequoia_cli.engine.fast.linear import FastLinear, product, product_onto
+from sequoia_cli.engine.fast.layer_function import LayerFunction, define_products, norms, products
 from sequoia_cli.engine.fast.norms import FastNorm
 from sequoia_cli.engine.loading.devices import cpu_name
 
 #: Layers of fewer weights are not worth the half minute.
 _WORTH_IT = 1_000_000
-
-_ops: Any = torch.ops  # which has no types
-
-
-@functools.cache
-def _library() -> torch.library.Library:
-    """The products as operators of their own, which the compiler calls and does not look into."""
-    library = torch.library.Library("sequoia", "DEF")
-    operands = "Tensor weight, Tensor? bias, Tensor? numbers, Tensor? scales"
-    library.define(f"product(Tensor inputs, {operands}) -> Tensor")
-    library.define(f"product_onto(Tensor states, Tensor inputs, {operands}) -> Tensor")
-    library.impl("product", product, "CompositeExplicitAutograd")
-    library.impl("product_onto", product_onto, "CompositeExplicitAutograd")
-
-    def shape(inputs: Tensor, weight: Tensor, *_: Tensor | None) -> Tensor:
-        return inputs.new_empty((*inputs.shape[:-1], weight.shape[0]))
-
-    def shape_onto(states: Tensor, *_: Tensor | None) -> Tensor:
-        return torch.empty_like(states)
-
-    torch.library.register_fake("sequoia::product", shape, lib=library)
-    torch.library.register_fake("sequoia::product_onto", shape_onto, lib=library)
-    return library
-
-
-class _Layer(nn.Module):
-    """A `FastBlock` over the whole buffers of the cache, as a function of tensors alone."""
-
-    def __init__(self, block: FastBlock) -> None:
-        super().__init__()
-        self.queries, self.keys, self.width, self.scale = block.queries, block.keys, block.width, block.scale
-        self.activation = block.activation
-        # As its dtype has it: some checkpoints tell it so, and others as it was written.
-        self.eps = [float(norm.weight.new_tensor(norm.eps)) for norm in _norms(block)]
-        self.present = [[operand is not None for operand in part.operands] for part in _products(block)]
-
-    def forward(
-        self,
-        states: Tensor,
-        cosines: Tensor,
-        sines: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor,
-        constants: list[Tensor],
-    ) -> Tensor:
-        """(1, rows, hidden) in and out; `keys` and `values` get the new rows as the last that `mask` has."""
-        before_attention, before_mlp, *rest = constants
-        into_attention, out_of_attention, into_mlp, out_of_mlp = self._operands(rest)
-        texts, rows, _ = states.shape
-        normed = _normed(states, before_attention, self.eps[0])
-        heads = _ops.sequoia.product(normed, *into_attention).view(texts, rows, -1, self.width)
-        turned, new_values = heads.split((self.queries + self.keys, self.keys), 2)
-        first, second = turned.chunk(2, -1)
-        turned = (turned * cosines + torch.cat((second, first), -1) * sines).to(states.dtype)
-        queries, new_keys = turned.split((self.queries, self.keys), 2)
-        end = mask.shape[-1]
-        keys.narrow(2, end - rows, rows).copy_(new_keys.transpose(1, 2))
-        values.narrow(2, end - rows, rows).copy_(new_values.transpose(1, 2))
-        below = queries.transpose(1, 2).reshape(texts, self.keys, -1, self.width)
-        seen = keys.narrow(2, 0, end), values.narrow(2, 0, end)
-        taken = scaled_dot_product_attention(below, *seen, attn_mask=mask, scale=self.scale)
-        taken = taken.view(texts, self.queries, rows, self.width).transpose(1, 2).reshape(texts, rows, -1)
-        states = _ops.sequoia.product_onto(states, taken, *out_of_attention)
-        gate, up = _ops.sequoia.product(_normed(states, before_mlp, self.eps[1]), *into_mlp).chunk(2, -1)
-        return _ops.sequoia.product_onto(states, self.activation(gate) * up, *out_of_mlp)
-
-    def _operands(self, tensors: list[Tensor]) -> Iterator[list[Tensor | None]]:
-        remaining = iter(tensors)
-        return ([next(remaining) if there else None for there in part] for part in self.present)
-
-
-def _normed(states: Tensor, weight: Tensor, eps: float) -> Tensor:
-    wide = states.to(weight.dtype)
-    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight).to(states.dtype)
-
-
-def _norms(block: FastBlock) -> tuple[Any, Any]:
-    return block.before_attention, block.before_mlp
-
-
-def _products(block: FastBlock) -> tuple[FastLinear, ...]:
-    return block.into_attention, block.out_of_attention, block.into_mlp, block.out_of_mlp
 
 
 def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
@@ -120,7 +35,7 @@ def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
     `announce` is told what takes long, and why it could not be done: without a C++ compiler, mostly. What is
     not compiled runs as before.
     """
-    _library()
+    define_products()
     blocks = [block for block in model.modules() if isinstance(block, FastBlock) and _can_be(block)]
     kinds: dict[str, Compiled | None] = {}
     for block in blocks:
@@ -133,20 +48,20 @@ def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
 
 
 def _can_be(block: FastBlock) -> bool:
-    if not all(isinstance(norm, FastNorm) and norm.weight.device.type == "cpu" for norm in _norms(block)):
+    if not all(isinstance(norm, FastNorm) and norm.weight.device.type == "cpu" for norm in norms(block)):
         return False
-    return sum(part.out_features * part.in_features for part in _products(block)) >= _WORTH_IT
+    return sum(part.out_features * part.in_features for part in products(block)) >= _WORTH_IT
 
 
 def _constants(block: FastBlock) -> Iterable[Tensor]:
-    yield from (norm.weight for norm in _norms(block))
-    for part in _products(block):
+    yield from (norm.weight for norm in norms(block))
+    for part in products(block):
         yield from (operand for operand in part.operands if operand is not None)
 
 
 def _kind(block: FastBlock) -> str:
-    """A digest of all that the package of a layer depends on, this file included."""
-    layer = _Layer(block)
+    """A digest of all that the package of a layer depends on, the code that makes it included."""
+    layer = LayerFunction(block)
     told = (
         torch.__version__,
         (platform.machine(), cpu_name(), torch.backends.cpu.get_cpu_capability()),
@@ -154,7 +69,8 @@ def _kind(block: FastBlock) -> str:
         (layer.queries, layer.keys, layer.width, layer.scale, layer.eps, layer.present),
         (type(block.activation), block.activation),
     )
-    return hashlib.sha256(Path(__file__).read_bytes() + repr(told).encode()).hexdigest()[:16]
+    sources = b"".join(Path(file).read_bytes() for file in (__file__, layer_function.__file__))
+    return hashlib.sha256(sources + repr(told).encode()).hexdigest()[:16]
 
 
 def _compiled(block: FastBlock, kind: str, announce: Callable[[str], None]) -> Compiled | None:
@@ -198,7 +114,7 @@ def _make(block: FastBlock, place: Path) -> None:
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
         warnings.simplefilter("ignore")  # of torch about torch
         program = torch.export.export(
-            _Layer(block), example, dynamic_shapes=(*varying, [None] * len(constants)), strict=False
+            LayerFunction(block), example, dynamic_shapes=(*varying, [None] * len(constants)), strict=False
         )
         made = torch._inductor.aoti_compile_and_package(
             program,

@@ -13,10 +13,11 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sequoia_cli.engine.fast import attention
-from sequoia_cli.engine.fast.block import Call, Shared, fast_block
+from sequoia_cli.engine.fast.block import Shared
 from sequoia_cli.engine.fast.linear import FastLinear, SiblingLinear, Siblings
 from sequoia_cli.engine.fast.matrix import matrix_of
 from sequoia_cli.engine.fast.norms import fast_norm
+from sequoia_cli.engine.fast.recognise import Call, fast_block
 
 
 @torch.inference_mode()

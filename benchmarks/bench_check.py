@@ -1,0 +1,81 @@
+"""Does `sequoia check` find the faults that the field has shipped? Each planted in turn, on the default pair.
+
+The faults are those of `tests/faults.py`, which the suite plants in small models. A table on stderr, one JSON
+document on stdout; exit 1 where a fault is not found, or something is found where none is planted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from pytest import MonkeyPatch
+
+from sequoia_cli.check.reference import OwnForward
+from sequoia_cli.check.run import Check, Prompted, Subject
+from sequoia_cli.check.verdict import Verdict
+from sequoia_cli.core.artifact import read_document
+from sequoia_cli.core.paths import shipped
+from sequoia_cli.core.plan import TreePlan
+from sequoia_cli.core.sampling import Sampling
+from sequoia_cli.measure.prompts import load_prompts
+from sequoia_cli.measure.session import Session, open_session
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from faults import FAULTS
+
+NONE = "none"
+
+
+def opened(drafts: list[str], dtype: str, forward: str) -> Session:
+    """The default pair, or its target alone."""
+    return open_session(
+        "smollm2", drafts, device="cpu", dtype=dtype, trust_remote_code=False, forward=forward
+    )
+
+
+def main() -> None:
+    """Plant, check, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--limit", type=int, default=8, help="prompts")
+    parser.add_argument("--max-new-tokens", type=int, default=48)
+    parser.add_argument("--samples", type=int, default=200)
+    options = parser.parse_args()
+    session = opened(["smollm2-draft"], options.dtype, "compiled")
+    reference = OwnForward(opened([], options.dtype, "plain").target.model)
+    prompts = [
+        Prompted(prompt.id, session.encode(prompt, raw=False)) for prompt in load_prompts(None).prompts
+    ]
+    tree = TreePlan.from_document(read_document(shipped("trees", "smollm2_cpu.json"))).tree
+    subject = Subject(session.target, session.drafts, tree, Sampling(1.0), Sampling(1.0), session.eos_ids)
+
+    def verdict(fault: str) -> Verdict:
+        check = Check(
+            subject, reference, prompts[: options.limit], options.max_new_tokens, options.samples, 0
+        )
+        with MonkeyPatch.context() as patch:
+            if fault != NONE:
+                FAULTS[fault](patch)
+            list(check.check_texts())
+            list(check.sample())
+        return Verdict(check)
+
+    found = []
+    for fault in (NONE, *FAULTS):
+        began = time.perf_counter()
+        failures = verdict(fault).failures
+        seconds = time.perf_counter() - began
+        found.append({"fault": fault, "failures": failures, "seconds": round(seconds, 1)})
+        first = failures[0] if failures else "nothing found"
+        print(f"{fault:32} {len(failures):3}  {first}  ({seconds:.0f} s)", file=sys.stderr)
+    print(json.dumps({"environment": session.environment, "options": vars(options), "found": found}))
+    if any(bool(one["failures"]) == (one["fault"] == NONE) for one in found):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
