@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import platform
 import re
@@ -142,7 +143,8 @@ def open_session(
         for draft in made:
             draft.make_fast()
     if forward == COMPILED:
-        compiled = [model.compile(announce), *(draft.compile(announce) for draft in made)]
+        once = functools.cache(announce)  # what is said of the target's layers holds for a draft's
+        compiled = [model.compile(once), *(draft.compile(once) for draft in made)]
         forward = COMPILED if any(compiled) else FAST
     conditions = {
         "target": target,
