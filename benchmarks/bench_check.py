@@ -40,6 +40,7 @@ def opened(drafts: list[str], dtype: str, forward: str) -> Session:
 def main() -> None:
     """Plant, check, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("faults", nargs="*", help="the names of some; else all, and none")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--limit", type=int, default=8, help="prompts")
     parser.add_argument("--max-new-tokens", type=int, default=48)
@@ -65,7 +66,7 @@ def main() -> None:
         return Verdict(check)
 
     found = []
-    for fault in (NONE, *FAULTS):
+    for fault in options.faults or (NONE, *FAULTS):
         began = time.perf_counter()
         failures = verdict(fault).failures
         seconds = time.perf_counter() - began
