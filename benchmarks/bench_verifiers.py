@@ -171,9 +171,6 @@ def main() -> None:
             raise
     found = intervals(entries)
     print_table(found, sys.stderr)
-    if options.output:
-        write_csv(found, Path(options.output + ".csv"))
-        write_figure(found, Path(options.output + ".png"), tree)
     document = {
         "command": " ".join(["bench_verifiers.py", *sys.argv[1:]]),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -184,7 +181,10 @@ def main() -> None:
         "intervals": found,
         "samples": entries,
     }
-    print(json.dumps(document))
+    print(json.dumps(document), flush=True)
+    if options.output:
+        write_csv(found, Path(options.output + ".csv"))
+        write_figure(found, Path(options.output + ".png"), tree)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from models import near, tiny_model
 from sequoia_cli.check import tally
 from sequoia_cli.check.reference import OwnForward
 from sequoia_cli.check.texts import SLACK
+from sequoia_cli.check.watched import Watched
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.verifiers import VERIFIERS
@@ -124,3 +125,17 @@ def test_a_target_with_one_weight_changed_is_found(pair):
     with torch.no_grad():
         other.model.layers[0].mlp.down_proj.weight[3] *= 4
     assert_wrong(tiny(other, draft, reference))
+
+
+def test_no_two_texts_have_the_same_numbers(monkeypatch):
+    """Behind no two prompts, either: what is tested of all of them together takes them to be independent."""
+    seeds, right = [], Watched.steps
+
+    def steps(watched, ids, budget, eos_ids, seed):
+        seeds.append(seed)
+        return right(watched, ids, budget, eos_ids, seed)
+
+    verdict = scripted(prompts=([5, 3], [2, 4], [1]), sample=False)
+    monkeypatch.setattr(Watched, "steps", steps)
+    list(verdict.check.sample())
+    assert len(seeds) == len(set(seeds)) == 3 * verdict.check.samples

@@ -56,10 +56,10 @@ class Controls:
     again in all later ones (as published code does: once for each prompt).
     """
 
-    def __init__(self, sampling: Sampling, seed: str) -> None:
+    def __init__(self, sampling: Sampling, seed: str, samples: int) -> None:
         self._random = random.Random(f"{seed} controls")
-        self.residual = Tally(sampling, random.Random())
-        self.reuse = Tally(sampling, random.Random())
+        self.residual = Tally(sampling, random.Random(), samples)
+        self.reuse = Tally(sampling, random.Random(), samples)
         self._sampling = sampling
 
     def add(self, steps: Sequence[Seen], prompt: str | None = None) -> None:

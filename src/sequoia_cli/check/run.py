@@ -79,12 +79,12 @@ class Check:
     @cached_property
     def tally(self) -> Tally:
         """What sampled tokens add up to."""
-        return Tally(self._sampling, random.Random(f"{self.seed} check"))
+        return Tally(self._sampling, random.Random(f"{self.seed} check"), self.samples)
 
     @cached_property
     def controls(self) -> Controls:
         """The wrong programs beside it."""
-        return Controls(self._sampling, str(self.seed))
+        return Controls(self._sampling, str(self.seed), self.samples)
 
     @property
     def _sampling(self) -> Sampling:
@@ -145,7 +145,8 @@ class Check:
             for number in range(self.samples):
                 began = time.perf_counter()
                 steps: list[Seen] = []
-                seed = self.seed + 1 + number
+                # Of its own for each text behind each prompt: the tests take all of them to be independent.
+                seed = random.Random(f"{self.seed} {prompt.name} {number}").getrandbits(63)
                 for seen in watched.steps(prompt.ids, budget, self.subject.eos_ids, seed):
                     steps.append(seen)
                     if len(steps) == 2:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sequoia_cli.check.laws import Cell, LawTest, chi_squared, of_moments, token_cells
+from sequoia_cli.check.laws import LEAST_EXPECTED, Cell, LawTest, chi_squared, of_moments, token_cells
 from sequoia_cli.check.watched import Seen
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.engine.draw import draw
@@ -59,7 +59,7 @@ class Group:
 
 @dataclass
 class Tally:
-    """Everything that is counted; `add` takes a text's steps.
+    """Everything that is counted; `add` takes a text's steps. `samples` texts begin behind each prompt.
 
     `groups` has outcomes by prompt (None: all) and test, then by what was given. `favoured` has of every
     step's first token whether the draft favours it, less the chance of that, and the variance; `successive`
@@ -69,6 +69,7 @@ class Tally:
 
     sampling: Sampling
     random: random.Random
+    samples: int
     groups: dict[tuple[str | None, str], dict[int | None, Group]] = field(default_factory=dict)
     favoured: list[tuple[float, float]] = field(default_factory=list)
     successive: list[tuple[float, float]] = field(default_factory=list)
@@ -89,8 +90,10 @@ class Tally:
         if prompt is not None:
             first, law, _ = told[0]
             self.count(prompt, FIRST, None, first, law)
-            for second, law, anew in told[1:2]:
-                self.count(prompt, ACROSS if anew else WITHIN, first, second, law)
+            # Behind a rare token there will not be enough to test.
+            if float(law[first]) * self.samples >= 2 * LEAST_EXPECTED:
+                for second, law, anew in told[1:2]:
+                    self.count(prompt, ACROSS if anew else WITHIN, first, second, law)
 
     def add_start(
         self, law: Tensor, proposed: Tensor, token: int, rank: int | None, given: float | None

@@ -16,6 +16,7 @@ from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.grow import over_vocabulary
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel, Output
+from sequoia_cli.engine.step import Step
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,27 @@ class Watched:
         """The steps of one text, as they come."""
         generator = torch.Generator().manual_seed(seed)
         decoded = self._decoder.decode(prompt, max_new_tokens, eos_ids=eos_ids, generator=generator)
-        for step in decoded:
+        for step in self._each(decoded):
             rows = list(step.path[: len(step.tokens)])
             proposed, children = None, 0
-            if step.size > 1:
-                first = self._drafts[0]
+            first = self._drafts[0] if self._drafts else None
+            if first is not None and first.columns is not None:
                 proposed = over_vocabulary(first.columns, self._target.vocabulary, first.ids)[0]
                 children = len(self._decoder.layout(step.depth).tree.children[0])
             # A copy: what a forward over fixed buffers gives is overwritten by the next one.
             logits = self._target.logits[rows].clone()
             rank = next(iter(step.ranks), None)
             yield Seen(step.tokens, logits, proposed, children, rank, step.depth, step.finish)
+
+    def _each(self, decoded: Iterator[Step]) -> Iterator[Step]:
+        """Before each step, forget what drafts gave in the one before: a draft may run out of context."""
+        while True:
+            for draft in self._drafts:
+                draft.columns = None
+            step = next(decoded, None)
+            if step is None:
+                return
+            yield step
 
 
 class _SeenTarget:
@@ -124,6 +135,7 @@ class _SeenDraft:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
+        self.columns: Tensor | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._draft, name)

@@ -94,7 +94,7 @@ def bench_command(
     from sequoia_cli.cli.bench_inputs import best_chain, chosen_engines, gguf_file, interpreters
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.cli.files import publish, record
-    from sequoia_cli.cli.generate_inputs import read_tree
+    from sequoia_cli.cli.generate_inputs import distinct_drafts, read_tree
     from sequoia_cli.core.artifact import Output, render
     from sequoia_cli.measure.prompts import load_prompts
 
@@ -118,7 +118,7 @@ def bench_command(
     from sequoia_cli.bench.work import Work
     from sequoia_cli.engine.verifiers import verifier_named
 
-    drafts = tuple(draft or [options.DEFAULT_DRAFT])
+    drafts = tuple(distinct_drafts(draft))
     verifier_named(verifier).check_drafts(len(drafts))
     described = describe_target(target, trust_remote_code, say.note)
     work = Work(

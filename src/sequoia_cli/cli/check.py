@@ -139,7 +139,7 @@ def check_command(
     interrupted = _run(check, say)
     verdict = Verdict(check)
     if json:
-        typer.echo(document(verdict, session, say.warnings), nl=False)
+        typer.echo(document(verdict, session, say.warnings, finished=not interrupted), nl=False)
     for item in summary(verdict, session):
         say.show(item)
     if interrupted:

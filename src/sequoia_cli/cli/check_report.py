@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SCHEMA = "sequoia-check/1"
 
 
-def document(verdict: Verdict, session: Session, warnings: list[str]) -> str:
+def document(verdict: Verdict, session: Session, warnings: list[str], *, finished: bool) -> str:
     """Conditions, texts token by token, every difference, every test with its counts, the controls."""
     from sequoia_cli.check.texts import SLACK
     from sequoia_cli.check.verdict import ALPHA
@@ -26,6 +26,7 @@ def document(verdict: Verdict, session: Session, warnings: list[str]) -> str:
     check = verdict.check
     body: dict[str, Any] = {
         "schema": SCHEMA,
+        "finished": finished,
         "passed": not verdict.failures,
         "powerful": all(control.caught for control in verdict.controls),
         "failures": verdict.failures,

@@ -43,7 +43,12 @@ class TreeLayer(CacheLayerMixin):
         return keys[:, :, :end], values[:, :, :end]
 
     def reserve(self, rows: int) -> tuple[Tensor, Tensor, int]:
-        """Count `rows` more, which the caller writes; returns keys and values whole, and the rows in use."""
+        """Count `rows` more, which the caller writes; returns keys and values whole, and the rows in use.
+
+        Raises `ValueError` where there is no room for them.
+        """
+        if self.length + rows > self.capacity:
+            raise ValueError(f"{rows} rows behind {self.length} do not fit into {self.capacity}")
         self.length += rows
         return self.keys, self.values, self.length
 

@@ -9,6 +9,7 @@ import torch
 from decoding import PROMPT, TREE, tree_logits
 from features import feature_draft
 from models import tiny_model
+from sequoia_cli.core.paths import cache_dir
 from sequoia_cli.core.tree import chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
@@ -105,6 +106,28 @@ def test_a_kind_of_layer_is_compiled_once_and_kept(twins, monkeypatch):
     assert all(block.compiled for block in blocks(quick))
 
 
+@pytest.mark.parametrize("twins", ["qwen2"], indirect=True)
+def test_a_damaged_package_is_made_anew(twins):
+    _, quick, _ = twins
+    for package in (cache_dir() / "compiled").iterdir():
+        package.write_bytes(package.read_bytes()[:1000])
+    said = []
+    assert quick.compile(said.append)
+    assert "is damaged and made anew" in said[0]
+    assert said[1:] == ["compiling the layers for this processor (once; about half a minute)"]
+
+
+def test_an_interrupt_within_compiled_code_is_an_interrupt():
+    def interrupted(tensors):
+        raise RuntimeError("KeyboardInterrupt: <EMPTY MESSAGE>")
+
+    model = fast("llama")
+    for block in blocks(model):
+        block.compiled = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        list(Decoder(model).decode(PROMPT, 4))
+
+
 def test_a_feature_drafts_layer_is_compiled_too(compiler):
     target = LanguageModel(tiny_model("llama"))
     drafts = [feature_draft(target, layers=2) for _ in range(2)]
@@ -116,7 +139,16 @@ def test_a_feature_drafts_layer_is_compiled_too(compiler):
     assert texts[0] == texts[1]
 
 
-def test_without_a_compiler_the_layers_run_as_they_are_and_the_user_is_told(monkeypatch, tmp_path):
+def test_without_a_compiler_the_layers_run_as_they_are_and_the_user_is_told(monkeypatch):
+    monkeypatch.setattr(compiled, "_COMPILERS", ["no-such-compiler"])
+    monkeypatch.setattr(compiled, "_kind", lambda block: "new")
+    model, said = fast("llama"), []
+    assert not model.compile(said.append)
+    assert said[0].startswith("no C++ compiler was found: the layers run uncompiled")
+    assert not any(block.compiled for block in blocks(model))
+
+
+def test_what_a_compiler_fails_with_is_told_and_nothing_is_left(monkeypatch, tmp_path, compiler):
     monkeypatch.setenv("SEQUOIA_CACHE", str(tmp_path))
     monkeypatch.setattr(
         torch._inductor, "aoti_compile_and_package", lambda *_, **__: (_ for _ in ()).throw(OSError("no g++"))
@@ -136,7 +168,7 @@ def test_a_package_that_gives_other_states_is_not_used(compiler, monkeypatch):
     monkeypatch.setattr(compiled, "_kind", lambda block: "wrong")
     model, said = fast("llama"), []
     assert not model.compile(said.append)
-    assert said[-1] == "the compiled layers give other states: they are not used"
+    assert said[-1] == "a compiled layer gives other states than it should: it is not used"
     assert not any(block.compiled for block in blocks(model))
 
 

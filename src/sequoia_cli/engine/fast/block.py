@@ -28,6 +28,7 @@ class Shared:
 
     def __init__(self) -> None:
         self._given: tuple[Tensor, Tensor] | None = None
+        self._ready: tuple[Tensor, Tensor]
         self._wide: tuple[Tensor, Tensor] | None = None
         self._masks: list[tuple[Tensor | None, Tensor]] = []
 
@@ -157,7 +158,13 @@ class FastBlock(nn.Module):
         keys, values, length = kept.layers[self.layer_index].reserve(states.shape[1])
         mask = self.shared.mask(mask, self.group, length, states.dtype)
         assert self.compiled is not None
-        return self.compiled([states, cosines, sines, keys, values, mask, *self.constants])[0]
+        try:
+            return self.compiled([states, cosines, sines, keys, values, mask, *self.constants])[0]
+        except RuntimeError as failure:
+            # What a handler of signals raises within compiled code comes out as this, its name in the text.
+            if str(failure).startswith("KeyboardInterrupt"):
+                raise KeyboardInterrupt from None
+            raise
 
 
 def agrees(found: Tensor, expected: Tensor, states: Tensor) -> bool:

@@ -8,7 +8,9 @@ is the slow twin. A package serves all layers of one shape, takes half a minute 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable
@@ -23,10 +25,13 @@ from sequoia_cli.engine.fast import layer_function
 from sequoia_cli.engine.fast.block import Compiled, FastBlock, agrees
 from sequoia_cli.engine.fast.layer_function import LayerFunction, define_products, norms, products
 from sequoia_cli.engine.fast.norms import FastNorm
-from sequoia_cli.engine.loading.devices import cpu_name
+from sequoia_cli.engine.loading.devices import cpu_features, cpu_name
 
 #: Layers of fewer weights are not worth the half minute.
 _WORTH_IT = 1_000_000
+
+#: What torch compiles with: `CXX`, else the first of these that is there.
+_COMPILERS = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
 
 
 def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
@@ -43,12 +48,18 @@ def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
         kind = _kind(block)
         if kind not in kinds:
             kinds[kind] = _compiled(block, kind, announce)
-        block.compiled = kinds[kind]
-    return any(kinds.values())
+        run = kinds[kind]
+        if run is not None and not _gives_the_same(block, run):
+            announce("a compiled layer gives other states than it should: it is not used")
+            run = None
+        block.compiled = run
+    return any(block.compiled for block in blocks)
 
 
 def _can_be(block: FastBlock) -> bool:
     if not all(isinstance(norm, FastNorm) and norm.weight.device.type == "cpu" for norm in norms(block)):
+        return False
+    if any(True for _ in block.activation.parameters()):  # each layer's own, and one package is for all
         return False
     return sum(part.out_features * part.in_features for part in products(block)) >= _WORTH_IT
 
@@ -64,7 +75,7 @@ def _kind(block: FastBlock) -> str:
     layer = LayerFunction(block)
     told = (
         torch.__version__,
-        (platform.machine(), cpu_name(), torch.backends.cpu.get_cpu_capability()),
+        (platform.machine(), cpu_name(), cpu_features()),
         [(tuple(tensor.shape), tensor.dtype) for tensor in block.constants],
         (layer.queries, layer.keys, layer.width, layer.scale, layer.eps, layer.present),
         (type(block.activation), block.activation),
@@ -74,22 +85,34 @@ def _kind(block: FastBlock) -> str:
 
 
 def _compiled(block: FastBlock, kind: str, announce: Callable[[str], None]) -> Compiled | None:
-    """The layer's package, kept or made, if it gives what the layer does."""
+    """The layer's package, kept or made; None where that cannot be done."""
     place = cache_dir() / "compiled" / f"{kind}.pt2"
     try:
-        if not place.exists():
-            announce("compiling the layers for this processor (once; about half a minute)")
-            _make(block, place)
-        # The public way to load it takes a second, nearly all of it for importing the compiler.
-        package = torch._C._aoti.AOTIModelPackageLoader(str(place), "model", False, 1, -1)
-        run: Compiled = package.run
-        if _gives_the_same(block, run):
-            return run
-        announce("the compiled layers give other states: they are not used")
+        if place.exists():
+            try:
+                return _loaded(place)
+            except RuntimeError:  # a disk was full, or the file was cut short
+                announce(f"{place} is damaged and made anew")
+        if not any(map(shutil.which, _COMPILERS)):
+            announce(
+                "no C++ compiler was found: the layers run uncompiled, which is slower "
+                "(install g++, or say --forward fast)"
+            )
+            return None
+        announce("compiling the layers for this processor (once; about half a minute)")
+        _make(block, place)
+        return _loaded(place)
     except Exception as failure:  # whatever a compiler, a disk or another torch says
         reason = (str(failure).strip().splitlines() or [""])[0][:160]
         announce(f"the layers run uncompiled, which is slower: {type(failure).__name__}: {reason}")
-    return None
+        return None
+
+
+def _loaded(place: Path) -> Compiled:
+    """The function in a package. Raises `RuntimeError` for a damaged one."""
+    # The public way to load it takes a second, nearly all of it for importing the compiler.
+    run: Compiled = torch._C._aoti.AOTIModelPackageLoader(str(place), "model", False, 1, -1).run
+    return run
 
 
 def _make(block: FastBlock, place: Path) -> None:

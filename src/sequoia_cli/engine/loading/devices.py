@@ -78,11 +78,18 @@ def _cpu_has_bfloat16() -> bool:
 
 def cpu_name() -> str:
     """The processor's name where the system tells it, else its architecture."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_features() -> str:
+    """What the processor can do, as the system lists it, else as torch knows it."""
+    return _cpuinfo("flags") or _cpuinfo("Features") or torch.backends.cpu.get_cpu_capability()
+
+
+def _cpuinfo(key: str) -> str | None:
+    """The first line of that name in Linux's account of the processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
+            return next((line.partition(":")[2].strip() for line in file if line.startswith(key)), None)
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return None
