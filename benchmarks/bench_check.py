@@ -1,7 +1,7 @@
 """Does `sequoia check` find the faults that the field has shipped? Each planted in turn, on the default pair.
 
 The faults are those of `tests/faults.py`, which the suite plants in small models. A table on stderr, one JSON
-document on stdout; exit 1 where a fault is not found that can be, or something is found where none is planted.
+document on stdout; exit 1 where one that can be found is not, or something is found where none is planted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from faults import FAULTS
 
 NONE = "none"
 
-#: Moves about 1% of the mass of this pair's laws, where the check sees 7%: the suite plants it where it shows.
+#: Moves about 1% of the mass of this pair's laws; the check sees 7%. The suite plants it where it shows.
 SUBTLE = "sampling keys in float16"
 
 
