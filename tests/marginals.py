@@ -1,8 +1,19 @@
 """Exact acceptance rates by enumeration of the children, and how far means of measurements are from them."""
 
+import random
+
 import torch
 
-from reference import ordered_draws, residual_of, without
+from reference import normalised, ordered_draws, residual_of, without
+
+
+def random_pair(size, zeros):
+    """A target and a draft over `size` tokens; with `zeros` each lacks a token that the other has."""
+    rng = random.Random(10 * size + zeros)
+    rows = [[0.02 + rng.random() ** 3 for _ in range(size)] for _ in range(2)]
+    if zeros:
+        rows[0][0] = rows[1][1] = 0.0
+    return tuple(map(normalised, rows))
 
 
 def exact_chances(target, draft, children, *, update=True):

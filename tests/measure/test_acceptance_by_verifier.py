@@ -1,14 +1,12 @@
 """What children meet at a place, by the rule of each verifier: against exact rates, and on policy."""
 
 import itertools
-import random
 
 import pytest
 import torch
 
 from enumeration import DRAWS, Coin, outcomes
-from marginals import deviation
-from reference import normalised
+from marginals import deviation, random_pair
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.rates import pooled_rate
 from sequoia_cli.core.tree import TokenTree
@@ -61,14 +59,6 @@ def seen(verifier, target, draft, token, count=500):
     noise = torch.rand(count, 3, generator=torch.Generator().manual_seed(token), dtype=torch.float64)
     tries = [expected_try(law, columns[None], None, token, trials(verifier), uniforms) for uniforms in noise]
     return [(*one.chances, one.hit) for one in tries]
-
-
-def random_pair(size, zeros):
-    rng = random.Random(10 * size + zeros)
-    rows = [[0.02 + rng.random() ** 3 for _ in range(size)] for _ in range(2)]
-    if zeros:
-        rows[0][0] = rows[1][1] = 0.0
-    return tuple(map(normalised, rows))
 
 
 @ALL

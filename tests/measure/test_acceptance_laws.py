@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from marginals import deviation, exact_chances, hit_rates, marginal_rates
+from marginals import deviation, exact_chances, hit_rates, marginal_rates, random_pair
 from reference import normalised, ordered_draws
 from sequoia_cli.measure.trials import Try
 from sequoia_cli.measure.tries import sampled_try
@@ -20,14 +20,6 @@ def tries(target, draft, token, ranks=3, count=1000) -> list[Try]:
     for one in found:
         assert min(one.chances) >= 0 and sum(one.chances) <= 1 + 1e-9 and -1e-9 <= one.hit <= 1
     return found
-
-
-def random_pair(size, zeros):
-    rng = random.Random(10 * size + zeros)
-    rows = [[0.02 + rng.random() ** 3 for _ in range(size)] for _ in range(2)]
-    if zeros:
-        rows[0][0] = rows[1][1] = 0.0
-    return tuple(map(normalised, rows))
 
 
 @pytest.mark.parametrize("size", [3, 4, 5])

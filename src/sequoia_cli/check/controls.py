@@ -21,7 +21,7 @@ from sequoia_cli.engine.warp import probabilities
 
 #: The first token of a step, and the rank of the child that it is: of the target's law, what the draft
 #: proposes, children in the order they were drawn, and uniforms for each and for the token behind.
-Verifier = Callable[[Tensor, Tensor, Sequence[int], Sequence[float]], tuple[int, int | None]]
+Choose = Callable[[Tensor, Tensor, Sequence[int], Sequence[float]], tuple[int, int | None]]
 
 
 def right(
@@ -81,10 +81,8 @@ class Controls:
             given_anew = self.reuse.add_start(law, step.proposed, token, rank, given_anew)
 
 
-def _first(
-    verifier: Verifier, law: Tensor, proposed: Tensor, noise: Sequence[float]
-) -> tuple[int, int | None]:
+def _first(choose: Choose, law: Tensor, proposed: Tensor, noise: Sequence[float]) -> tuple[int, int | None]:
     count = len(noise) // 2
     drawn = torch.tensor([noise[:count]], dtype=torch.float64)
     (children,) = draw_children(proposed[None], (count,), drawn)
-    return verifier(law, proposed, children.tolist(), noise[count:])
+    return choose(law, proposed, children.tolist(), noise[count:])

@@ -58,11 +58,6 @@ class Checked:
         found = zip(self.shortfalls, self.rows, self.choices, strict=True)
         return [place for place, (short, row, own) in enumerate(found) if not own or not tied(short, row)]
 
-    @property
-    def right(self) -> bool:
-        """Whether all of it can be the target's."""
-        return not (self.wrong_rows or self.wrong_tokens or self.end)
-
 
 @dataclass(frozen=True)
 class Difference:

@@ -16,7 +16,6 @@ from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.grow import over_vocabulary
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel, Output
-from sequoia_cli.engine.step import Step
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Watched:
         """The steps of one text, as they come."""
         generator = torch.Generator().manual_seed(seed)
         decoded = self._decoder.decode(prompt, max_new_tokens, eos_ids=eos_ids, generator=generator)
-        for step in self._each(decoded):
+        for step in decoded:
             rows = list(step.path[: len(step.tokens)])
             proposed, children = None, 0
             first = self._drafts[0] if self._drafts else None
@@ -81,17 +80,9 @@ class Watched:
             # A copy: what a forward over fixed buffers gives is overwritten by the next one.
             logits = self._target.logits[rows].clone()
             rank = next(iter(step.ranks), None)
-            yield Seen(step.tokens, logits, proposed, children, rank, step.depth, step.finish)
-
-    def _each(self, decoded: Iterator[Step]) -> Iterator[Step]:
-        """Before each step, forget what drafts gave in the one before: a draft may run out of context."""
-        while True:
             for draft in self._drafts:
-                draft.columns = None
-            step = next(decoded, None)
-            if step is None:
-                return
-            yield step
+                draft.columns = None  # one that runs out of context gives none in the next step
+            yield Seen(step.tokens, logits, proposed, children, rank, step.depth, step.finish)
 
 
 class _SeenTarget:

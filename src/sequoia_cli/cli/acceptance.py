@@ -44,7 +44,7 @@ def acceptance_command(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     draft_temperature: options.DraftTemperature = None,
-    verifier: options.Verifier = "sequoia",
+    verifier: options.Verifier = options.DEFAULT_VERIFIER,
     raw: options.Raw = False,
     seed: options.Seed = 0,
     merge: Annotated[

@@ -43,7 +43,7 @@ def bench_command(
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
-    verifier: options.Verifier = "sequoia",
+    verifier: options.Verifier = options.DEFAULT_VERIFIER,
     seed: options.Seed = 0,
     scaling: Annotated[
         bool,

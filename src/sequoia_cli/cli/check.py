@@ -48,7 +48,7 @@ def check_command(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     draft_temperature: options.DraftTemperature = None,
-    verifier: options.Verifier = "sequoia",
+    verifier: options.Verifier = options.DEFAULT_VERIFIER,
     seed: options.Seed = 0,
     raw: options.Raw = False,
     target: options.Target = options.DEFAULT_TARGET,

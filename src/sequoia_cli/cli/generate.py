@@ -39,7 +39,7 @@ def generate_command(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     draft_temperature: options.DraftTemperature = None,
-    verifier: options.Verifier = "sequoia",
+    verifier: options.Verifier = options.DEFAULT_VERIFIER,
     seed: options.Seed = 0,
     stop: Annotated[
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="End the text before this string.")

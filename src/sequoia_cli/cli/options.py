@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_TARGET = "smollm2"
 DEFAULT_DRAFT = "smollm2-draft"
 DEFAULT_FORWARD = "compiled"
+DEFAULT_VERIFIER = "sequoia"
 
 Target = Annotated[
     str, typer.Option("--target", "-t", metavar="MODEL", help="Target: an alias, a folder or a hub id.")
