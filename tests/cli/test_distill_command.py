@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from distilling import SMALL
+from exhaustive import exhaustive, few
 from folders import save
 from models import tiny_model
 from tiny_tokenizers import byte_level
@@ -42,7 +43,7 @@ def without_weights(option):
 
 
 @pytest.mark.parametrize("kind", ["feature", "independent"])
-@pytest.mark.parametrize("target", ["chat", "base"])
+@pytest.mark.parametrize("target", few(["chat", "base"], "chat"))
 def test_the_folder_is_a_draft_for_every_other_command(done, run, targets, trees, empty_place, target, kind):
     err = done("-o", "made", "--kind", kind, target=target)
     assert "wrote made" in err
@@ -106,10 +107,12 @@ def test_json_prints_one_document_which_is_the_record(done, distill):
     assert json.loads(out) == json.loads(Path("made/distillation.json").read_text())
 
 
+@exhaustive
 def test_quiet_says_nothing(distill):
     assert distill("-o", "made", "--quiet") == (0, "", "")
 
 
+@exhaustive
 def test_the_default_place_is_named_after_the_target(done, empty_place):
     done()
     assert files(empty_place / "drafts") == {"chat-draft"}
@@ -146,7 +149,7 @@ def test_several_drafts_are_made_side_by_side_and_work_together(distill, done, r
     assert files("made") == {"1", "2"}
 
 
-@pytest.mark.parametrize("kind", ["feature", "independent"])
+@pytest.mark.parametrize("kind", few(["feature", "independent"], "feature"))
 def test_a_smaller_vocabulary_is_kept_and_a_finished_draft_can_be_cut(done, run, targets, trees, kind):
     done("-o", "small", "--kind", kind, "--draft-vocab", "64", "--corpus", "texts")
     kept = json.loads(Path("small/draft_vocabulary.json").read_text())
@@ -169,7 +172,7 @@ def test_a_smaller_vocabulary_is_kept_and_a_finished_draft_can_be_cut(done, run,
     assert Path("further/model.safetensors").read_bytes() != Path("whole/model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["feature", "independent"])
+@pytest.mark.parametrize("kind", few(["feature", "independent"], "independent"))
 def test_a_draft_that_was_cut_is_gone_on_with_and_cut_anew(done, run, targets, trees, kind):
     done("-o", "small", "--kind", kind, "--draft-vocab", "64", "--corpus", "texts")
     plain = ids_of(run, targets["chat"], "--plain")
@@ -185,7 +188,7 @@ def test_a_draft_that_was_cut_is_gone_on_with_and_cut_anew(done, run, targets, t
         assert ids_of(run, targets["chat"], *draft) == plain
 
 
-@pytest.mark.parametrize("rows", [280, 320])
+@pytest.mark.parametrize("rows", few([280, 320], 320))
 def test_a_draft_whose_vocabulary_is_padded_otherwise_is_gone_on_with(
     done, run, targets, trees, empty_place, rows
 ):
@@ -204,6 +207,7 @@ def test_a_draft_whose_vocabulary_is_padded_otherwise_is_gone_on_with(
         assert ids_of(run, targets["chat"], *draft) == plain
 
 
+@exhaustive
 @pytest.mark.parametrize("kind", ["feature", "independent"])
 def test_a_target_in_float16_gets_a_draft_too(done, run, targets, trees, kind):
     small = ("--dtype", "float16", *without_weights("--dtype"))
@@ -214,6 +218,7 @@ def test_a_target_in_float16_gets_a_draft_too(done, run, targets, trees, kind):
     assert ids_of(run, targets["chat"], *draft) == ids_of(run, targets["chat"], "--plain")
 
 
+@exhaustive
 def test_an_independent_draft_may_have_a_config_of_its_own(done, run, targets, trees, empty_place):
     config = tiny_model("llama", 300, num_hidden_layers=1).config
     config.save_pretrained(empty_place / "shape")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from decoding import PROMPT, TREE, tree_logits
+from exhaustive import few
 from features import feature_draft
 from models import tiny_model
 from sequoia_cli.core.paths import cache_dir
@@ -55,7 +56,7 @@ def compiler():
         pytest.skip("needs a C++ compiler")
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=few(KINDS, "gemma"))
 def twins(request, cache, compiler):
     dtype, quantised, tolerance = KINDS[request.param]
     slow, quick = (fast(request.param, dtype, quantised) for _ in range(2))
