@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sequoia_cli.compiler.tables import Floats, Ints
 from sequoia_cli.core.hardware import HardwareProfile
@@ -62,6 +64,11 @@ def largest_size(profile: HardwareProfile) -> int | None:
     return min(ends, default=None)
 
 
+def widest_level(size: int) -> int:
+    """Most nodes with children in a level of a tree of `size` nodes: each has one below, and all a root."""
+    return max(1, (size - 1) // 2)
+
+
 @dataclass(frozen=True)
 class CostTable:
     """The profile looked up once for all sizes and widths up to a limit; NaN where it does not reach.
@@ -79,6 +86,22 @@ class CostTable:
         draft = _looked_up(profile.draft, size)
         draft[0] = 0.0
         return cls(step, draft)
+
+    @cached_property
+    def widest(self) -> int:
+        """Most nodes with children that the profile covers in one level, of those looked up."""
+        return int(np.count_nonzero(~np.isnan(self.draft))) - 1
+
+    @cached_property
+    def extra(self) -> Floats:
+        """Seconds that the next node with children adds to its level, by their number with it; 0 for none."""
+        return np.diff(self.draft[: self.widest + 1], prepend=0.0)
+
+    @cached_property
+    def bends(self) -> NDArray[np.intp]:
+        """Widths after which the cost of a level rises more or less than before."""
+        change = np.abs(np.diff(self.extra[2:]))
+        return np.flatnonzero(change > 1e-9 * self.draft[1]) + 2
 
     def seconds(self, widths: Ints) -> Floats:
         """Seconds per step of one tree per size, given the nodes with children (size, level) of each."""
