@@ -91,14 +91,11 @@ def compile_command(
         sequoia compile --budget 64 -o - | sequoia generate --tree - --prompt "hi"
     """
     from sequoia_cli.cli.compile_inputs import read_inputs
-    from sequoia_cli.cli.compile_limits import check_shape, check_size, checked_limits
+    from sequoia_cli.cli.compile_limits import check_size, checked_limits, fixed_shape
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.compiler.shape_names import named_shape
 
     limits = checked_limits(budget, max_depth, max_branch, size)
-    fixed = named_shape(shape)
-    if fixed is not None:
-        check_shape(shape, fixed, context)
+    fixed = fixed_shape(shape, context)
     say = Commentary(quiet=quiet, progress=not no_progress)
     inputs = read_inputs(profile, acceptance, say)
     if size is not None and fixed is None:

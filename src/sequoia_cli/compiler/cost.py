@@ -9,16 +9,20 @@ no draft.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sequoia_cli.compiler.tables import Floats, Ints
-from sequoia_cli.core.hardware import HardwareProfile
+from sequoia_cli.core.hardware import HardwareProfile, Timings
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.errors import BadInput
+
+#: Seconds that a part of a step can take: sums and ratios of such times never overflow.
+SHORTEST, LONGEST = 1e-12, 1e9
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,47 @@ def check_first_times(profile: HardwareProfile, source: str = "the profile") -> 
         if lookup(1) is None:
             first = getattr(profile, key)[0][0]
             raise BadInput(f"{source}: '{key}' begin at {first}; a time for 1 is needed")
+
+
+def usable(profile: HardwareProfile, source: str = "the profile") -> tuple[HardwareProfile, list[str]]:
+    """The profile with times that never fall as counts rise, and warnings of what was assumed.
+
+    Raises `BadInput` for times that no machine has, and where the time for 1 is missing.
+    """
+    check_first_times(profile, source)
+    warnings, constant, changed = [], [], {}
+    for key in ("target_seconds", "draft_seconds", "verify_seconds"):
+        timings = getattr(profile, key)
+        for count, seconds in timings:
+            if not SHORTEST <= seconds <= LONGEST:
+                raise BadInput(
+                    f"{source}: '{key}' has {seconds:g} seconds for {count}; "
+                    f"{SHORTEST:g} to {LONGEST:g} are possible"
+                )
+        if len(timings) == 1:
+            constant.append(f"'{key}'")
+        falls = [(one, two) for one, two in pairwise(timings) if two[1] < one[1]]
+        if falls:
+            (one, before), (two, after) = falls[0]
+            changed[key] = _rising(timings)
+            warnings.append(
+                f"the profile's '{key}' falls from {before:g} s for {one} to {after:g} s for {two}; "
+                "more is taken to cost at least as much"
+            )
+    if constant:
+        warnings.append(
+            f"the profile's {' and '.join(constant)} {'has' if len(constant) == 1 else 'have'} one time alone, "
+            "taken as the same for every size"
+        )
+    return replace(profile, **changed), warnings
+
+
+def _rising(timings: Timings) -> Timings:
+    """The closest times that never fall (isotonic regression)."""
+    from scipy.optimize import isotonic_regression  # slow to import, and seldom needed
+
+    fitted = isotonic_regression([seconds for _, seconds in timings]).x
+    return tuple((count, float(seconds)) for (count, _), seconds in zip(timings, fitted, strict=True))
 
 
 def largest_size(profile: HardwareProfile) -> int | None:

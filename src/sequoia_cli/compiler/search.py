@@ -5,8 +5,8 @@ of each layer may have children. The search starts from equal caps for all layer
 a time as long as that gains.
 
 What is guaranteed: the choice is exact where the cost of a level does not depend on its width. Elsewhere it
-is a local optimum over caps. The tests measure how good that is: within 0.1% of the fastest of all trees of up
-to nine nodes, and of every choice of caps for trees of four layers and sixty nodes.
+is a local optimum over caps. The tests measure how good that is: within 0.1% of the fastest of all trees of
+up to nine nodes, and of every choice of caps for trees of four layers and sixty nodes.
 """
 
 from __future__ import annotations
