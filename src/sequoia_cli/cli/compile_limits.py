@@ -47,7 +47,7 @@ def check_size(size: int, limits: Limits, inputs: Inputs) -> None:
     covered = largest_size(inputs.profile)
     if covered is not None and size > covered:
         raise BadInput(f"--size {size} is beyond the profile, whose times end at {covered} tokens")
-    reachable = largest_tree(inputs.rates.p, limits.max_depth, limits.max_branch)
+    reachable = largest_tree(inputs.estimate.rows, limits.max_depth, limits.max_branch)
     if size > reachable:
         raise BadInput(
             f"--size {size} is out of reach: {limits.max_depth} layers hold at most {reachable} nodes here",

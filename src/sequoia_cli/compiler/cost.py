@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +67,8 @@ def usable(profile: HardwareProfile, source: str = "the profile") -> tuple[Hardw
     Raises `BadInput` for times that no machine has, and where the time for 1 is missing.
     """
     check_first_times(profile, source)
-    warnings, constant, changed = [], [], {}
+    warnings, constant = [], []
+    changed: dict[str, Any] = {}
     for key in ("target_seconds", "draft_seconds", "verify_seconds"):
         timings = getattr(profile, key)
         for count, seconds in timings:
@@ -87,8 +89,7 @@ def usable(profile: HardwareProfile, source: str = "the profile") -> tuple[Hardw
             )
     if constant:
         warnings.append(
-            f"the profile's {' and '.join(constant)} {'has' if len(constant) == 1 else 'have'} one time alone, "
-            "taken as the same for every size"
+            f"one time alone in the profile's {' and '.join(constant)}: taken as the same for every size"
         )
     return replace(profile, **changed), warnings
 

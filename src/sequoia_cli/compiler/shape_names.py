@@ -57,8 +57,7 @@ def named_shape(name: str) -> TokenTree | None:
     form = _FORMS[kind]
     if not re.fullmatch(form.pattern, numbers):
         raise BadInput(
-            f"{name} has {numbers!r} for its numbers; "
-            f"expected whole numbers from 1 up, as in {form.example}"
+            f"{name} has {numbers!r} for its numbers; expected whole numbers from 1 up, as in {form.example}"
         )
     counts, width, size = [], 1, 1
     for count in form.counts([int(number) for number in re.findall("[0-9]+", numbers)]):
