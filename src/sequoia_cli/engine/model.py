@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from sequoia_cli.engine.masks import Masks
 from sequoia_cli.errors import SequoiaError
 
 #: A prompt is run in pieces of this many tokens (see `prefill_pieces`).
-_PREFILL_TOKENS = 512
+PREFILL_TOKENS = 512
 
 #: Tokens of the trial that replaying is put to.
 _TRIAL_TOKENS = 6
@@ -214,18 +214,30 @@ def rounding(dtype: torch.dtype) -> float:
 
 def prefill_pieces(tokens: int) -> Iterator[slice]:
     """The pieces in which a prompt is run: that bounds the memory of its attention scores."""
-    for first in range(0, tokens, _PREFILL_TOKENS):
-        yield slice(first, min(first + _PREFILL_TOKENS, tokens))
+    for first in range(0, tokens, PREFILL_TOKENS):
+        yield slice(first, min(first + PREFILL_TOKENS, tokens))
 
 
 def context_limit(config: PreTrainedConfig) -> int:
     """Positions that a text may have.
 
-    Rotary frequencies that depend on the length of the text (Phi's long contexts, dynamic NTK) change behind
-    the original context, which leaves rows in the cache that were computed with others. Such texts end there.
+    Some rotary frequencies depend on the length of the text (Phi's long contexts, dynamic NTK). They change
+    once the text passes the original context, and the rows already in the cache were computed with the old
+    ones. Such texts end there.
     """
     limit = int(getattr(config, "max_position_embeddings", None) or 1 << 40)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in ("longrope", "dynamic"):
-        limit = min(limit, int(rope.get("original_max_position_embeddings") or limit))
+    for rope in _rope_settings([value for name, value in vars(config).items() if "rope" in name]):
+        kind = str(rope.get("rope_type") or rope.get("type"))
+        if kind in ("longrope", "su") or "dynamic" in kind:
+            original = rope.get("original_max_position_embeddings")
+            original = original or getattr(config, "original_max_position_embeddings", None)
+            limit = min(limit, int(original or limit))
     return limit
+
+
+def _rope_settings(value: object) -> Iterator[Mapping[str, Any]]:
+    """All settings of rotary embeddings in `value`; many configs have one set for each kind of layer."""
+    if isinstance(value, Mapping):
+        yield value
+    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _rope_settings(part)
