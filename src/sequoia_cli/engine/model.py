@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from sequoia_cli.engine.fast.prepare import make_fast
 from sequoia_cli.engine.fast.tried import changed_by, trial_texts
 from sequoia_cli.engine.layout import Layout, MaskArgument
 from sequoia_cli.engine.masks import Masks
-from sequoia_cli.errors import SequoiaError
+from sequoia_cli.errors import BadInput, SequoiaError
 
 #: A prompt is run in pieces of this many tokens (see `prefill_pieces`).
 PREFILL_TOKENS = 512
@@ -78,12 +79,23 @@ class LanguageModel:
         except Exception as failure:  # whatever a model asks of its modules that the fast ones lack
             why = f"{type(failure).__name__}: {failure}".splitlines()[0][:160]
             raise SequoiaError(f"family '{self.family}' has no fast forward: {why}", hint=hint) from failure
+        if math.isnan(error):
+            raise self.damaged()
         if not error <= rounding(self.dtype):
             raise SequoiaError(
                 f"the fast forward of family '{self.family}' changes its logits by {error:.2g}", hint=hint
             )
         if self.device.type == "cuda":
             self.fix_buffers(cuda_graphs(self.device))
+
+    def damaged(self) -> BadInput:
+        """What to say of weights that give logits which are not finite, whatever the tokens."""
+        width = str(self.dtype).removeprefix("torch.")
+        return BadInput(
+            f"the weights of this '{self.family}' model give logits that are not finite (NaN or infinity) "
+            f"in {width}",
+            hint="they may be damaged; where numbers overflow, a wider dtype such as float32 holds them",
+        )
 
     def compile(self, announce: Callable[[str], None]) -> bool:
         """Let the layers of a fast model run compiled (see `compile_blocks`); returns whether some do."""
