@@ -193,7 +193,7 @@ def test_the_modelled_a100_is_the_shipped_profile(run, empty_place):
 def test_a_device_without_a_model_is_answered_with_those_that_have_one(run, device):
     code, out, err = run("profile", "--modelled", "--device", device)
     assert (code, out) == (2, "")
-    assert f"--device {device} has no model; there is one for {', '.join(MODELLED_DEVICES)}" in err
+    assert f"device {device} has no model; there is one for {', '.join(MODELLED_DEVICES)}" in err
 
 
 # --- the whole pipeline

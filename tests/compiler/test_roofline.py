@@ -69,7 +69,8 @@ def test_a_longer_context_takes_longer():
 
 
 @pytest.mark.parametrize(
-    ("device", "context", "message"), [("v100", 256, "v100 has no model"), ("a100", 0, "--context 0")]
+    ("device", "context", "message"),
+    [("v100", 256, "device v100 has no model"), ("a100", 0, "context of 0 tokens")],
 )
 def test_what_cannot_be_modelled_is_refused(device, context, message):
     with pytest.raises(BadInput, match=message):

@@ -144,6 +144,47 @@ def test_counts_may_be_written_by_rank_or_by_depth():
     assert read({"p": [0.5], "trials": 10}).samples == ()
 
 
+@pytest.mark.parametrize(
+    ("p", "complaint"),
+    [
+        ([0.95], r"'p' row 1, rank 1, is 0\.95; accepted / trials is 300 / 1000"),
+        ([0.3, 0.11], r"'p' row 1, rank 2, is 0\.11; accepted / trials is 100 / 1000"),
+        ([0.304], "'p' row 1, rank 1"),
+        ([0.3, 0.1, 0.05], "'p' row 1, rank 3, has no counts: 'accepted' has 2 ranks"),
+        ([[0.3, 0.1], [0.3, 0.1]], r"'p' row 2, rank 1, is 0\.3; accepted / trials is 250 / 500"),
+        ([[0.3]] * 4, "'p' has 4 rows; 'trials' has 3 depths"),
+    ],
+)
+def test_rates_that_are_not_accepted_over_trials_are_refused_by_row_and_rank(p, complaint):
+    counts = {"trials": [1000, 500, 100], "accepted": [[300, 100], [250, 50], [20, 10]]}
+    with pytest.raises(BadInput, match=complaint):
+        read({"p": p} | counts)
+    samples = [{"prompt": 0} | counts]
+    with pytest.raises(BadInput, match=complaint):
+        read({"p": p, "samples": samples})
+
+
+def test_rates_agree_with_counts_as_far_as_they_are_written():
+    counts = {"trials": [1000, 500, 100], "accepted": [[333.3333, 100], [250, 50], [20, 10]]}
+    for p in (
+        [0.33],
+        [0.333333, 0.1],
+        [[0.333, 0.1], [0.5, 0.1], [0.2, 0.1]],
+        [[0.333], [0.45, 0.1]],  # the last row of its depth and all deeper ones
+        [[0.333], [0.5]],  # the last row of its depth alone
+        [603.3333 / 1600],  # one row of all depths
+    ):
+        read({"p": p} | counts)
+
+
+@pytest.mark.parametrize(("key", "value"), [("trials", [21]), ("accepted", [[11, 3]]), ("trials", "ten")])
+def test_totals_that_are_not_the_sums_of_the_samples_are_refused_by_key(key, value):
+    data = measured(one(10, 5, 1), one(10, 6, 1)).to_dict()
+    read(data)
+    with pytest.raises(BadInput, match=f"'{key}' is .*; expected the sums over 'samples'"):
+        read(data | {key: value})
+
+
 # --- files
 
 

@@ -17,11 +17,14 @@ from families import (
     opened,
     outcome,
     require_equal,
+    require_the_context_to_end,
     save,
     stated,
     table,
+    with_long_rope,
 )
 from models import random_model
+from sequoia_cli.engine import model as engine_model
 from sequoia_cli.engine.masks import Masks
 from sequoia_cli.errors import BadInput
 from tiny_configs import VOCABULARY, WINDOW, tiny_config
@@ -80,6 +83,15 @@ def test_the_sweep_sees_a_window_that_is_left_out(monkeypatch, tmp_path):
         require_equal(target, expected)
     with pytest.raises(BadInput, match="family 'mistral'"):
         opened(tmp_path, torch.float32)
+
+
+@pytest.mark.parametrize("name", ["phi3", "gemma3_text"])
+def test_the_sweep_sees_texts_that_pass_the_original_context(name, monkeypatch):
+    config = with_long_rope(name)
+    require_the_context_to_end(config)
+    monkeypatch.setattr(engine_model, "context_limit", lambda config: config.max_position_embeddings)
+    with pytest.raises(AssertionError):
+        require_the_context_to_end(config)
 
 
 def test_types_that_are_not_tried_are_few_and_known():

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sequoia_cli.compiler.cost import check_first_times
+from sequoia_cli.compiler.cost import usable
+from sequoia_cli.compiler.estimate import Estimate
 from sequoia_cli.core.artifact import Document, read_document
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.paths import latest, shipped
@@ -25,14 +26,15 @@ Origin = Literal["given", "measured", "shipped"]
 
 @dataclass(frozen=True)
 class Inputs:
-    """A profile and rates, and the documents they were read from.
+    """A profile and rates, what the rates' counts say of them, and the documents they were read from.
 
     `name` is the profile's, for the output file; `shipped` tells whether one is not this machine's but the
-    project's; `warnings` tell where the two do not belong together.
+    project's; `warnings` tell where the two do not belong together, and what was assumed of them.
     """
 
     profile: HardwareProfile
     rates: AcceptanceRates
+    estimate: Estimate
     documents: dict[str, Document]
     name: str
     shipped: bool
@@ -63,16 +65,17 @@ def read_inputs(profile: str | None, acceptance: str | None, say: Commentary) ->
     given = {"profile": profile, "acceptance": acceptance}
     picked = {kind: _pick(kind, path) for kind, path in given.items()}
     documents = {kind: read_document(path) for kind, (path, _) in picked.items()}
-    timed = HardwareProfile.from_document(documents["profile"])
-    check_first_times(timed, documents["profile"].source)
+    timed, assumed = usable(HardwareProfile.from_document(documents["profile"]), documents["profile"].source)
     rates = AcceptanceRates.from_document(documents["acceptance"])
+    estimate = Estimate.of(rates)
     inputs = Inputs(
         timed,
         rates,
+        estimate,
         documents,
         "stdin" if profile == "-" else Path(picked["profile"][0]).stem,
         any(origin == "shipped" for _, origin in picked.values()),
-        _mismatches(timed, rates),
+        [*assumed, *estimate.warnings, *_mismatches(timed, rates)],
     )
     for kind, (path, origin) in picked.items():
         _say_default(kind, path, origin, timed, say)

@@ -47,7 +47,7 @@ def check_size(size: int, limits: Limits, inputs: Inputs) -> None:
     covered = largest_size(inputs.profile)
     if covered is not None and size > covered:
         raise BadInput(f"--size {size} is beyond the profile, whose times end at {covered} tokens")
-    reachable = largest_tree(inputs.rates.p, limits.max_depth, limits.max_branch)
+    reachable = largest_tree(inputs.estimate.rows, limits.max_depth, limits.max_branch)
     if size > reachable:
         raise BadInput(
             f"--size {size} is out of reach: {limits.max_depth} layers hold at most {reachable} nodes here",
@@ -55,8 +55,21 @@ def check_size(size: int, limits: Limits, inputs: Inputs) -> None:
         )
 
 
-def check_shape(name: str, tree: TokenTree, context: typer.Context) -> None:
-    """A fixed shape has to keep the limits that were given; those that were not are for the search alone."""
+def fixed_shape(name: str, context: typer.Context) -> TokenTree | None:
+    """The tree that `--shape` asks for; None where one is to be searched for."""
+    from sequoia_cli.compiler.shape_names import named_shape
+
+    try:
+        tree = named_shape(name)
+    except BadInput as error:
+        raise BadInput(f"--shape {error.message}", error.hint) from None
+    if tree is not None:
+        _check_shape(name, tree, context)
+    return tree
+
+
+def _check_shape(name: str, tree: TokenTree, context: typer.Context) -> None:
+    """A fixed shape has to keep the limits that were given; the others are for the search alone."""
     for option, found, what in (
         ("budget", tree.size, "nodes"),
         ("max_depth", tree.depth, "layers"),

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from sequoia_cli.cli.render import plain_table
-from sequoia_cli.compiler.choice import Candidate, Choice
+from sequoia_cli.compiler.choice import Candidate, Choice, Confidence, Lead
+from sequoia_cli.compiler.confidence import LEVEL
 from sequoia_cli.compiler.value import Rows, node_scores
 
+_UNKNOWN = Confidence()
 
-def summary(choice: Choice) -> str:
+
+def summary(choice: Choice, confidence: Confidence = _UNKNOWN) -> str:
     """The verdict in one line."""
     chosen = choice.chosen
     if len(choice.curve) == 1:
@@ -21,20 +24,51 @@ def summary(choice: Choice) -> str:
     return (
         f"{chosen.shape} of {chosen.tree.size} nodes in {chosen.tree.depth} layers: "
         f"{chosen.tokens_per_step:.2f} tokens per step of {_milliseconds(chosen.seconds.total)} ms, "
-        f"{choice.speedup(chosen):.2f} times plain decoding (predicted)"
+        f"{choice.speedup(chosen):.2f} times plain decoding (predicted{_interval(confidence.speedup)})"
     )
 
 
-def explanation(choice: Choice, rows: Rows) -> Iterator[Table | str]:
-    """The tree by layer, its step by part, what it was chosen over, and the best tree of each size
-    where one was searched for."""
+def _interval(ends: tuple[float, float] | None) -> str:
+    return f"; {ends[0]:.2f} to {ends[1]:.2f} at {LEVEL:.0%}" if ends else ""
+
+
+def explanation(choice: Choice, confidence: Confidence, rows: Rows) -> Iterator[Table | str]:
+    """The tree by layer, its step by part, what it was chosen over by how much, how far the counts carry, and
+    the best tree of each size where one was searched for."""
     yield _layers(choice.chosen, rows)
     yield _parts(choice)
     yield _comparison(choice)
+    for lead in confidence.leads:
+        yield _lead(lead)
+    if choice.chosen.tree.is_chains:
+        yield "the chosen tree is itself a chain, or several chains"
+    yield from _trust(choice, confidence)
     if choice.curve:
         yield _curve(choice)
     for reason in choice.not_considered:
         yield f"not considered: {reason}"
+
+
+def _lead(lead: Lead) -> str:
+    """How far the chosen tree leads a simple shape."""
+    name = "the best chain" if lead.shape == "chain" else f"the best k chains ({lead.shape})"
+    text = f"lead over {name}: {lead.share:.1%}"
+    if lead.interval:
+        text += f" ({lead.interval[0]:.1%} to {lead.interval[1]:.1%} at {LEVEL:.0%})"
+    return text + (", within the noise of the counts" if lead.within_noise else "")
+
+
+def _trust(choice: Choice, confidence: Confidence) -> Iterator[str]:
+    """What the intervals are of."""
+    if confidence.tokens_per_step and confidence.optimism is not None:
+        low, high = confidence.tokens_per_step
+        yield (
+            f"tokens per step: {choice.chosen.tokens_per_step:.2f}, {low:.2f} to {high:.2f} at {LEVEL:.0%}; "
+            f"intervals are of the acceptance counts alone, less {confidence.optimism:.1%} because the tree "
+            "was chosen by the same counts"
+        )
+    elif choice.chosen.tree.size > 1:
+        yield "no intervals: the acceptance rates have no counts"
 
 
 def _layers(chosen: Candidate, rows: Rows) -> Table:

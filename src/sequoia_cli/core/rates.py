@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import zip_longest
 from typing import Any
 
 from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_number
@@ -147,10 +149,13 @@ class AcceptanceRates:
             return cls(_rows(data, source, "p", by_hand=True))
         fields = Fields(source, data, _KEYS, "rates file", SCHEMA, required=False)
         rows = _rows(fields.require("p"), source, "p", by_hand="trials" not in data)
+        samples = _samples(fields)
+        _check_totals(fields, samples)
+        _check_rates(fields, rows, samples)
         return cls(
             rows,
             fields.mapping("conditions"),
-            _samples(fields),
+            samples,
             {k: data[k] for k in RECORD_KEYS if k in data},
         )
 
@@ -293,3 +298,61 @@ def _samples(fields: Fields) -> tuple[PromptCounts, ...]:
             raise BadInput(f"{where} has more acceptances than trials")
         samples.append(sample)
     return tuple(samples)
+
+
+def _check_rates(fields: Fields, rows: Rows, samples: Sequence[PromptCounts]) -> None:
+    """Refuse rates that are not accepted / trials of the counts beside them.
+
+    A row is that of its depth. The last one may also pool its depth and all deeper ones.
+    """
+    if not samples:
+        return
+    trials, accepted = _pooled(samples)
+    if len(rows) > len(trials):
+        raise BadInput(f"{fields.source}: 'p' has {len(rows)} rows; 'trials' has {len(trials)} depths")
+    for depth, row in enumerate(rows):
+        ends = {depth + 1} | ({len(trials)} if depth == len(rows) - 1 else set())
+        found = [
+            _first_difference(row, [sum(column) for column in zip(*accepted[depth:end], strict=True)], count)
+            for end in sorted(ends)
+            if (count := sum(trials[depth:end]))
+        ]
+        if found and all(found):
+            raise BadInput(f"{fields.source}: 'p' row {depth + 1}, {found[0]}")
+
+
+def _first_difference(row: Sequence[float], accepted: Sequence[float], trials: float) -> str:
+    """The first rate that is not accepted / trials within rounding, in words; empty where all are."""
+    for rank, (rate, count) in enumerate(zip_longest(row, accepted[: len(row)]), start=1):
+        if count is None:
+            return f"rank {rank}, has no counts: 'accepted' has {len(accepted)} ranks"
+        if abs(rate - count / trials) > _rounding(rate):
+            return f"rank {rank}, is {rate}; accepted / trials is {_short(count)} / {_short(trials)}"
+    return ""
+
+
+def _rounding(value: float) -> float:
+    """Half of a number's last decimal as written, from the second on, and what counts are rounded by."""
+    exponent = Decimal(repr(value)).as_tuple().exponent
+    return 0.5 * 10.0 ** min(-2, int(exponent)) + 1e-5
+
+
+def _check_totals(fields: Fields, samples: Sequence[PromptCounts]) -> None:
+    """Refuse `trials` and `accepted` that are not the sums over `samples`, where a file has both."""
+    if "samples" not in fields.data:
+        return
+    trials, accepted = _pooled(samples)
+    for key, sums in (("trials", trials), ("accepted", accepted)):
+        stated = fields.data.get(key, sums)
+        flat = [value for each in (stated, sums) for value in _flattened(each)]
+        half = len(flat) // 2
+        if len(_flattened(stated)) != half or not all(
+            is_number(one) and abs(one - other) <= 1e-3 * (1 + len(samples))
+            for one, other in zip(flat[:half], flat[half:], strict=True)
+        ):
+            raise fields.wrong(key, "the sums over 'samples'")
+
+
+def _flattened(value: Any) -> list[Any]:
+    """The numbers of a list of lists, a list or a number."""
+    return [inner for each in value for inner in _flattened(each)] if isinstance(value, list) else [value]

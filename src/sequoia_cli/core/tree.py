@@ -106,6 +106,11 @@ class TokenTree:
         """Whether each node has at most one child and there is more than the root."""
         return self.size > 1 and self.max_branch == 1
 
+    @property
+    def is_chains(self) -> bool:
+        """Whether only the root has more than one child: one chain or several."""
+        return self.size > 1 and all(len(run) <= 1 for run in self.children[1:])
+
     def path(self, node: int) -> list[int]:
         """Nodes from the root to `node`, both included."""
         nodes = [node]

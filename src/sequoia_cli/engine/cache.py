@@ -92,6 +92,10 @@ class TreeCache(Cache):
         """Rows in use: committed tokens, and tree nodes that no `keep` has decided on yet."""
         return self.layers[0].length
 
+    def forget(self, prefix: int) -> None:
+        """Keep `prefix` rows; nothing may read what the others hold, not even under a mask."""
+        self.keep(prefix, [])
+
     @torch.inference_mode()
     def keep(self, prefix: int, offsets: Sequence[int]) -> None:
         """Keep `prefix` rows and, in this order, the rows at `prefix + offset`; forget the others."""

@@ -134,7 +134,12 @@ def _cumulative(probs: Tensor) -> Tensor:
 
 
 def _locate(cumulative: Tensor, point: Tensor) -> Tensor:
-    """(rows,) index of the first entry above `point`: a token without mass is never found."""
+    """(rows,) index of the first entry above `point`: a token without mass is never found.
+
+    Among NaN nothing is found. The last index is returned, which can be looked up; whoever reads such rows
+    refuses them (see `engine/finite.py`).
+    """
     last = cumulative[:, -1]
     point = torch.minimum(point, torch.nextafter(last, torch.zeros_like(last)))
-    return torch.searchsorted(cumulative, point[:, None], right=True)[:, 0]
+    found = torch.searchsorted(cumulative, point[:, None], right=True)[:, 0]
+    return found.clamp_(max=cumulative.shape[-1] - 1)

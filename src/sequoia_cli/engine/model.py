@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +22,10 @@ from sequoia_cli.engine.fast.prepare import make_fast
 from sequoia_cli.engine.fast.tried import changed_by, trial_texts
 from sequoia_cli.engine.layout import Layout, MaskArgument
 from sequoia_cli.engine.masks import Masks
-from sequoia_cli.errors import SequoiaError
+from sequoia_cli.errors import BadInput, SequoiaError
 
 #: A prompt is run in pieces of this many tokens (see `prefill_pieces`).
-_PREFILL_TOKENS = 512
+PREFILL_TOKENS = 512
 
 #: Tokens of the trial that replaying is put to.
 _TRIAL_TOKENS = 6
@@ -78,12 +79,23 @@ class LanguageModel:
         except Exception as failure:  # whatever a model asks of its modules that the fast ones lack
             why = f"{type(failure).__name__}: {failure}".splitlines()[0][:160]
             raise SequoiaError(f"family '{self.family}' has no fast forward: {why}", hint=hint) from failure
+        if math.isnan(error):
+            raise self.damaged()
         if not error <= rounding(self.dtype):
             raise SequoiaError(
                 f"the fast forward of family '{self.family}' changes its logits by {error:.2g}", hint=hint
             )
         if self.device.type == "cuda":
             self.fix_buffers(cuda_graphs(self.device))
+
+    def damaged(self) -> BadInput:
+        """What to say of weights that give logits which are not finite, whatever the tokens."""
+        width = str(self.dtype).removeprefix("torch.")
+        return BadInput(
+            f"the weights of this '{self.family}' model give logits that are not finite (NaN or infinity) "
+            f"in {width}",
+            hint="they may be damaged; where numbers overflow, a wider dtype such as float32 holds them",
+        )
 
     def compile(self, announce: Callable[[str], None]) -> bool:
         """Let the layers of a fast model run compiled (see `compile_blocks`); returns whether some do."""
@@ -214,18 +226,30 @@ def rounding(dtype: torch.dtype) -> float:
 
 def prefill_pieces(tokens: int) -> Iterator[slice]:
     """The pieces in which a prompt is run: that bounds the memory of its attention scores."""
-    for first in range(0, tokens, _PREFILL_TOKENS):
-        yield slice(first, min(first + _PREFILL_TOKENS, tokens))
+    for first in range(0, tokens, PREFILL_TOKENS):
+        yield slice(first, min(first + PREFILL_TOKENS, tokens))
 
 
 def context_limit(config: PreTrainedConfig) -> int:
     """Positions that a text may have.
 
-    Rotary frequencies that depend on the length of the text (Phi's long contexts, dynamic NTK) change behind
-    the original context, which leaves rows in the cache that were computed with others. Such texts end there.
+    Some rotary frequencies depend on the length of the text (Phi's long contexts, dynamic NTK). They change
+    once the text passes the original context, and the rows already in the cache were computed with the old
+    ones. Such texts end there.
     """
     limit = int(getattr(config, "max_position_embeddings", None) or 1 << 40)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in ("longrope", "dynamic"):
-        limit = min(limit, int(rope.get("original_max_position_embeddings") or limit))
+    for rope in _rope_settings([value for name, value in vars(config).items() if "rope" in name]):
+        kind = str(rope.get("rope_type") or rope.get("type"))
+        if kind in ("longrope", "su") or "dynamic" in kind:
+            original = rope.get("original_max_position_embeddings")
+            original = original or getattr(config, "original_max_position_embeddings", None)
+            limit = min(limit, int(original or limit))
     return limit
+
+
+def _rope_settings(value: object) -> Iterator[Mapping[str, Any]]:
+    """All settings of rotary embeddings in `value`; many configs have one set for each kind of layer."""
+    if isinstance(value, Mapping):
+        yield value
+    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _rope_settings(part)

@@ -143,6 +143,18 @@ def test_the_context_ends_where_rotary_frequencies_would_change():
     assert LanguageModel(tiny_model("llama", rope_parameters=rope)).context_limit == 64
 
 
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_it_ends_there_too_where_kinds_of_layers_have_their_own_frequencies(key):
+    rope = {"rope_type": "longrope", "factor": 8.0, "original_max_position_embeddings": 16}
+    rope |= {"rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0, 6.0, 8.0, 16.0]}
+    if key == "rope_parameters":
+        plain = {"rope_type": "default", "rope_theta": 1e4}
+        rope = {"sliding_attention": plain, "full_attention": rope}
+    kinds = ["sliding_attention", "full_attention"]
+    model = tiny_model("gemma3", layer_types=kinds, sliding_window=64, **{key: rope})
+    assert LanguageModel(model).context_limit == 16
+
+
 def test_a_hub_model_is_checked_before_its_weights_are_fetched(tmp_path, monkeypatch):
     save(tmp_path / "t")
     asked = []
