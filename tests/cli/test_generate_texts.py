@@ -133,6 +133,15 @@ def test_a_prompts_text_does_not_depend_on_the_prompt_before_it(document):
     assert both["results"][1]["token_ids"] == document(*sampled, *PROMPT)["token_ids"]
 
 
+def test_a_prompt_given_several_times_has_several_texts_which_come_again(document):
+    sampled = ("-n", "20", "-T", "1", "--seed", "5")
+    thrice = document(*sampled, *PROMPT, "-p", "Hello", *PROMPT, *PROMPT)["results"]
+    texts = [thrice[place]["token_ids"] for place in (0, 2, 3)]
+    assert len(set(map(tuple, texts))) == 3
+    assert texts[0] == document(*sampled, *PROMPT)["token_ids"]
+    assert texts == [one["token_ids"] for one in document(*sampled, *PROMPT * 3)["results"]]
+
+
 def test_a_tiny_temperature_is_greedy(document, greedy):
     assert document(*PROMPT, "-n", "40", "-T", "1e-6")["token_ids"] == greedy
 

@@ -91,18 +91,18 @@ def _plain_text(prompt: str | Sequence[Mapping[str, str]], *, raw: bool) -> str:
 
 
 class _Special(NamedTuple):
-    """A special token that a stop string names, after `place` characters of the window and `count` ids."""
+    """A special token that a stop string names, after `place` characters of the window and `pushed` ids."""
 
     place: int
     name: str
-    count: int
+    pushed: int
 
 
 class _Character(NamedTuple):
     """A character to look for stop strings in. One of a special token's name has the ids pushed with it."""
 
     value: str
-    count: int = 0
+    pushed: int = 0
 
 
 class TextStream:
@@ -193,8 +193,8 @@ class TextStream:
         if found := _first_stop(available, self._stop):
             start, end = found
             self.stopped = True
-            after = sum(not character.count for character in available[end:])
-            self.token_count = available[end - 1].count or self._completed_by(text, settled - after)
+            after = sum(not character.pushed for character in available[end:])
+            self.token_count = available[end - 1].pushed or self._completed_by(text, settled - after)
             available = available[:start]
         elif not final:
             keep = len(available) - _open_stop_length(available, self._stop)
@@ -266,12 +266,12 @@ class TextStream:
 
 
 def _printed(characters: Sequence[_Character]) -> str:
-    return "".join(character.value for character in characters if not character.count)
+    return "".join(character.value for character in characters if not character.pushed)
 
 
 def _readings(characters: Sequence[_Character]) -> Iterator[tuple[str, Sequence[int]]]:
     """The text as it is printed and, where it has some, with special tokens; beside it the places."""
-    printed = [place for place, character in enumerate(characters) if not character.count]
+    printed = [place for place, character in enumerate(characters) if not character.pushed]
     yield _printed(characters), printed
     if len(printed) < len(characters):
         yield "".join(character.value for character in characters), range(len(characters))
