@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-from transformers import GenerationConfig
 
 from sequoia_cli.core.artifact import shown
 
@@ -48,12 +47,12 @@ _OFF_AT_ONE = frozenset(
 _MOST = 6
 
 
-def not_applied(generation: GenerationConfig) -> str | None:
+def not_applied(settings: Mapping[str, Any]) -> str | None:
     """The settings that may change the text and are ignored here, as key=value; None without any.
 
     Whatever is not known to be harmless counts: a list of harmful keys would miss those of the next version.
     """
-    found = [f"{key}={shown(value)}" for key, value in sorted(vars(generation).items()) if _asks(key, value)]
+    found = [f"{key}={shown(value)}" for key, value in sorted(settings.items()) if _asks(key, value)]
     more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
     return ", ".join(found[:_MOST]) + more if found else None
 

@@ -103,12 +103,19 @@ def load_model(
         generation.cache_implementation = None
         notes.append(f"{checkpoint.source} asks for a {kind} cache; the tree cache is used instead")
     # What a draft's own generate would do changes nothing: the text is the target's.
-    if checkpoint.source.role == "target" and generation is not None and (asked := not_applied(generation)):
+    if checkpoint.source.role == "target" and (asked := not_applied(_settings(checkpoint, model))):
         notes.append(
             f"{checkpoint.source} asks for {asked} in its generation_config.json, which is not applied here: "
             "its own generate may give another text"
         )
     return model, notes
+
+
+def _settings(checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Any]:
+    """What is set for generating: as transformers has it, and keys of the file that it does not know."""
+    path = checkpoint.folder / "generation_config.json"
+    known = vars(model.generation_config) if model.generation_config is not None else {}
+    return {**known, **(read_json(checkpoint.source, path) if path.is_file() else {})}
 
 
 def _require_complete(source: Source, report: dict[str, Any]) -> None:
