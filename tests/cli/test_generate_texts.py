@@ -115,6 +115,13 @@ def test_a_text_that_fills_the_targets_context_ends_there_with_a_warning(generat
     assert json.loads(generate(*options, "-n", "5")[1])["warnings"] == []
 
 
+def test_8_bit_weights_are_told_to_gain_nothing_where_they_do_not(generate):
+    for options, told in ((("--dtype", "float32"), True), (("--dtype", "bfloat16"), False)):
+        code, _, err = generate("-n", "4", *PROMPT, "--quantize", "int8", *options)
+        assert code == 0
+        assert ("8-bit weights are another model here and no faster one" in err) == told
+
+
 # --- sampling
 
 
