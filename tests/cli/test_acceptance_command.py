@@ -1,6 +1,7 @@
 """`sequoia acceptance` as a user meets it: a rates file that says what it is true of, whole or resumable."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -95,6 +96,15 @@ def test_on_policy_counts_are_whole_numbers_of_one_level(measured):
     counts = [*data["trials"], *data["accepted"][0]]
     assert all(isinstance(count, int) for count in counts)
     assert 0 < sum(data["accepted"][0]) <= data["trials"][0]
+
+
+@pytest.mark.parametrize("estimator", ["on-policy", "teacher-forced"])
+def test_a_prompt_that_comes_several_times_is_measured_on_several_texts(acceptance, estimator):
+    Path("same.txt").write_text("Hello\n" * 3)
+    options = ("--estimator", estimator, "-T", "1", "--dataset", "same.txt", "-o", "same.yaml")
+    assert acceptance(*options)[0] == 0
+    counts = [sample["accepted"] for sample in read_document("same.yaml").data["samples"]]
+    assert len(set(map(str, counts))) > 1
 
 
 def test_a_draft_that_is_the_target_is_always_accepted(measured, models):

@@ -116,6 +116,13 @@ def test_a_text_that_fills_the_targets_context_ends_there_with_a_warning(generat
     assert json.loads(generate(*options, "-n", "5")[1])["warnings"] == []
 
 
+def test_8_bit_weights_are_told_to_gain_nothing_where_they_do_not(generate):
+    for options, told in ((("--dtype", "float32"), True), (("--dtype", "bfloat16"), False)):
+        code, _, err = generate("-n", "4", *PROMPT, "--quantize", "int8", *options)
+        assert code == 0
+        assert ("8-bit weights are another model here and no faster one" in err) == told
+
+
 # --- sampling
 
 
@@ -132,6 +139,15 @@ def test_a_prompts_text_does_not_depend_on_the_prompt_before_it(document):
     sampled = ("-n", "20", "-T", "1", "--seed", "5")
     both = document(*sampled, "-p", "Hello", *PROMPT)
     assert both["results"][1]["token_ids"] == document(*sampled, *PROMPT)["token_ids"]
+
+
+def test_a_prompt_given_several_times_has_several_texts_which_come_again(document):
+    sampled = ("-n", "20", "-T", "1", "--seed", "5")
+    thrice = document(*sampled, *PROMPT, "-p", "Hello", *PROMPT, *PROMPT)["results"]
+    texts = [thrice[place]["token_ids"] for place in (0, 2, 3)]
+    assert len(set(map(tuple, texts))) == 3
+    assert texts[0] == document(*sampled, *PROMPT)["token_ids"]
+    assert texts == [one["token_ids"] for one in document(*sampled, *PROMPT * 3)["results"]]
 
 
 def test_a_tiny_temperature_is_greedy(document, greedy):

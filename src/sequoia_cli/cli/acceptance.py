@@ -167,9 +167,11 @@ def _measure(
     from rich.progress import TextColumn
 
     from sequoia_cli.core.rates import PromptCounts, pooled_rate
+    from sequoia_cli.core.seeds import prompt_seeds
     from sequoia_cli.measure.acceptance import on_policy, teacher_forced
 
     estimate = on_policy if estimator == "on-policy" else teacher_forced
+    seeds = prompt_seeds(seed, prompts)
     samples = [PromptCounts.from_entry(entry) for entry in journal.entries]
     if samples:
         say.note(f"continuing an interrupted run: {len(samples)} of {len(prompts)} prompts are done")
@@ -183,7 +185,7 @@ def _measure(
                 trials,
                 index=index,
                 eos_ids=session.eos_ids,
-                generator=torch.Generator().manual_seed(seed),
+                generator=torch.Generator().manual_seed(seeds[index]),
             )
             journal.add(entry := counts.to_entry())
             samples.append(PromptCounts.from_entry(entry))  # as a resumed run would read it

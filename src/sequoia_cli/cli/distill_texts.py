@@ -13,6 +13,7 @@ from rich.progress import TextColumn
 
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.distill_inputs import Inputs
+from sequoia_cli.core.seeds import mixed
 from sequoia_cli.errors import BadInput
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ def scripts_for(
         if prompts is not None:
             return scripts.answers(chosen, ends, temperatures, lengths, seed, done)
         if _writes_chats(session, inputs):
-            return scripts.chats(tokenizer, ends, temperatures, lengths, scripts.mixed(seed, done))
-        return scripts.documents(tokenizer, ends, temperatures, lengths, scripts.mixed(seed, done))
+            return scripts.chats(tokenizer, ends, temperatures, lengths, mixed(seed, done))
+        return scripts.documents(tokenizer, ends, temperatures, lengths, mixed(seed, done))
 
     next(following(0))
     return following
@@ -203,6 +204,4 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
 
 def _lot(prompt: Sequence[int]) -> float:
     """A number in [0, 1) that a prompt draws for good."""
-    from sequoia_cli.distill.scripts import mixed
-
     return mixed(*prompt) / (1 << 64)

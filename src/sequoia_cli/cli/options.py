@@ -66,7 +66,13 @@ Verifier = Annotated[
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not put prompts through the chat template.")]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=(1 << 64) - 1, help="Seed of every prompt's random numbers.")
+    int,
+    typer.Option(
+        "--seed",
+        min=0,
+        max=(1 << 64) - 1,
+        help="Seed of each prompt's text; a prompt given again has another text.",
+    ),
 ]
 Output = Annotated[
     str | None, typer.Option("--output", "-o", metavar="PATH|-", help="Where the file goes; - is stdout.")

@@ -8,8 +8,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from sequoia_cli.core.seeds import mixed
 from sequoia_cli.distill.corpus import Corpus, Text
-from sequoia_cli.distill.scripts import Given, Script, Written, mixed
+from sequoia_cli.distill.scripts import Given, Script, Written
 from sequoia_cli.engine.draw import draw_rows
 from sequoia_cli.engine.finite import not_finite
 from sequoia_cli.engine.model import LanguageModel

@@ -8,6 +8,7 @@ from typing import Any
 
 from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.rates import UNSTATED
+from sequoia_cli.core.seeds import prompt_seeds
 from sequoia_cli.core.tree import ROOT_ONLY
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.verifiers import Verifier
@@ -54,22 +55,24 @@ class Run:
         )
         self._plain_decoder = Decoder(session.target, sampling=self.sampling)
         self._ids = [session.encode(prompt, raw=self.raw) for prompt in self.prompts]
+        self._seeds = prompt_seeds(self.seed, self._ids)
 
     def decode_next(self, on_text: Callable[[str], None]) -> None:
         """Decode the next prompt, and plainly too where that is asked for: by turns first or second."""
-        ids = self._ids[len(self.texts)]
+        ids, seed = self._ids[len(self.texts)], self._seeds[len(self.texts)]
         plain_first = len(self.texts) % 2 == 0
         if self.compare and plain_first:
-            self.plain.append(self._generate(self._plain_decoder, ids))
+            self.plain.append(self._generate(self._plain_decoder, ids, seed))
         self.texts.append(Generation(len(ids)))
-        self._generate(self._decoder, ids, on_text, self.texts[-1])
+        self._generate(self._decoder, ids, seed, on_text, self.texts[-1])
         if self.compare and not plain_first:
-            self.plain.append(self._generate(self._plain_decoder, ids))
+            self.plain.append(self._generate(self._plain_decoder, ids, seed))
 
     def _generate(
         self,
         decoder: Decoder,
         ids: list[int],
+        seed: int,
         on_text: Callable[[str], None] = lambda piece: None,
         result: Generation | None = None,
     ) -> Generation:
@@ -80,7 +83,7 @@ class Run:
             self.max_new_tokens,
             eos_ids=self.session.eos_ids,
             stop=self.stop,
-            seed=self.seed,
+            seed=seed,
             on_text=on_text,
             result=result,
         )

@@ -16,6 +16,7 @@ import transformers
 
 from sequoia_cli import __version__
 from sequoia_cli.engine.draft import Draft, IndependentDraft
+from sequoia_cli.engine.fast.linear import gains_from_8_bits
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.feature_model import FeatureModel
 from sequoia_cli.engine.head import output_head
@@ -129,6 +130,11 @@ def open_session(
         drafted = list(pair.drafts)
     for note in notes:
         announce(note)
+    if INT8 in (quantize, quantize_draft) and not gains_from_8_bits(place, width):
+        announce(
+            f"8-bit weights are another model here and no faster one: only a CPU gains, in bfloat16; this is "
+            f"{dtype_name(width)} on {place.type}"
+        )
     weights = " + ".join(draft.fingerprint for draft in drafted) or None
     if quantize == INT8:
         quantise(loaded)

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from sequoia_cli.engine.loading.checkpoint import CONTENTS, Checkpoint
 from sequoia_cli.engine.loading.foreign import read_json, refusing
+from sequoia_cli.engine.loading.generation_settings import not_applied
 from sequoia_cli.engine.loading.sources import Announce, Source, fetch_weights
 from sequoia_cli.errors import BadInput
 
@@ -101,39 +102,20 @@ def load_model(
     if generation is not None and (kind := generation.cache_implementation):
         generation.cache_implementation = None
         notes.append(f"{checkpoint.source} asks for a {kind} cache; the tree cache is used instead")
-    if generation is not None and (asked := _unsupported(generation)):
+    # What a draft's own generate would do changes nothing: the text is the target's.
+    if checkpoint.source.role == "target" and (asked := not_applied(_settings(checkpoint, model))):
         notes.append(
-            f"{checkpoint.source} asks for {', '.join(asked)} in its generation_config.json, which is not "
-            "applied here: its own generate would give another text"
+            f"{checkpoint.source} asks for {asked} in its generation_config.json, which is not applied here: "
+            "its own generate may give another text"
         )
     return model, notes
 
 
-#: Settings that change the law of the text and have no option here, with the values that leave it alone.
-_LAW_CHANGING: dict[str, tuple[Any, ...]] = {
-    "repetition_penalty": (None, 1.0),
-    "no_repeat_ngram_size": (None, 0),
-    "bad_words_ids": (None,),
-    "suppress_tokens": (None, []),
-    "begin_suppress_tokens": (None, []),
-    "sequence_bias": (None,),
-    "min_length": (None, 0),
-    "min_new_tokens": (None, 0),
-    "forced_bos_token_id": (None,),
-    "forced_eos_token_id": (None,),
-    "exponential_decay_length_penalty": (None,),
-    "guidance_scale": (None, 1.0),
-    "min_p": (None, 0.0),
-    "typical_p": (None, 1.0),
-    "epsilon_cutoff": (None, 0.0),
-    "eta_cutoff": (None, 0.0),
-}
-
-
-def _unsupported(generation: GenerationConfig) -> list[str]:
-    """Active settings of `_LAW_CHANGING`, as key=value."""
-    found = {key: getattr(generation, key, None) for key in _LAW_CHANGING}
-    return [f"{key}={value}" for key, value in found.items() if value not in _LAW_CHANGING[key]]
+def _settings(checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Any]:
+    """What is set for generating: as transformers has it, and keys of the file that it does not know."""
+    path = checkpoint.folder / "generation_config.json"
+    known = vars(model.generation_config) if model.generation_config is not None else {}
+    return {**known, **(read_json(checkpoint.source, path) if path.is_file() else {})}
 
 
 def _require_complete(source: Source, report: dict[str, Any]) -> None:
