@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from published import FOLDER
 from sequoia_cli.errors import BadInput, SequoiaError
-from sequoia_cli.measure.prompts import PROMPT_KEYS, Prompt, load_prompts
+from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, PROMPT_KEYS, Prompt, load_prompts
 
 ASK = {"role": "user", "content": "ask"}
 ANSWER = {"role": "assistant", "content": "answer"}
@@ -70,6 +71,21 @@ def test_chats_of_the_built_in_set_alternate_and_end_with_the_user():
         if isinstance(prompt.content, tuple):
             roles = [message["role"] for message in prompt.content if message["role"] != "system"]
             assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
+
+
+def test_the_part_to_compile_on_has_every_category_twice_and_leaves_48_for_results():
+    prompts = load_prompts().prompts
+    first, rest = prompts[:BUILTIN_FOR_COMPILING], prompts[BUILTIN_FOR_COMPILING:]
+    assert Counter(p.category for p in first) == dict.fromkeys({p.category for p in prompts}, 2)
+    assert len(rest) == 48
+    assert load_prompts(limit=BUILTIN_FOR_COMPILING).prompts == first
+    assert load_prompts(skip=BUILTIN_FOR_COMPILING).prompts == rest
+    assert load_prompts(skip=30, limit=4).prompts == prompts[30:34]
+
+
+def test_skipping_all_prompts_is_refused(write: Any):
+    with pytest.raises(BadInput, match=r"p\.txt holds no prompt after the first 2"):
+        load_prompts(write("p.txt", "one\ntwo\n"), skip=2)
 
 
 def digest(text: str) -> str:
