@@ -88,6 +88,7 @@ def test_prompts_of_a_file_keep_their_ids_and_can_be_limited(document, empty_pla
     options = ("--prompts", "prompts.jsonl", "--column", "q", "-n", "3")
     assert [result["id"] for result in document(*options)["results"]] == ["a", "b"]
     assert document(*options, "--limit", "1")["id"] == "a"
+    assert document(*options, "--skip", "1", "--limit", "1")["id"] == "b"
 
 
 def test_a_prompt_goes_through_the_chat_template_unless_raw(document, models):
@@ -113,6 +114,8 @@ def test_a_prompt_goes_through_the_chat_template_unless_raw(document, models):
         (["--tree", "-", "--prompts", "-"], None, "--tree - reads stdin"),
         (["--prompts", "none.txt"], None, "none.txt does not exist"),
         (["-p", "a", "--limit", "0"], None, "--limit is 0; at least 1 is needed"),
+        (["-p", "a", "--skip", "1"], None, "--skip leaves out prompts of a file, and no --prompts is given"),
+        (["--builtin", "--skip", "-1"], None, "--skip is -1; at least 0 is needed"),
         (["-p", "a", "--column", "q"], None, "--column names a key of a file, and no --prompts is given"),
     ],
 )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from published import FOLDER
 from sequoia_cli.errors import BadInput, SequoiaError
-from sequoia_cli.measure.prompts import PROMPT_KEYS, Prompt, load_prompts
+from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, PROMPT_KEYS, Prompt, load_prompts
 
-HELD_OUT = Path(__file__).resolve().parents[3] / "shared" / "data" / "spec_bench.jsonl"
 ASK = {"role": "user", "content": "ask"}
 ANSWER = {"role": "assistant", "content": "answer"}
 
@@ -71,18 +73,35 @@ def test_chats_of_the_built_in_set_alternate_and_end_with_the_user():
             assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
 
 
+def test_the_part_to_compile_on_has_every_category_twice_and_leaves_48_for_results():
+    prompts = load_prompts().prompts
+    first, rest = prompts[:BUILTIN_FOR_COMPILING], prompts[BUILTIN_FOR_COMPILING:]
+    assert Counter(p.category for p in first) == dict.fromkeys({p.category for p in prompts}, 2)
+    assert len(rest) == 48
+    assert load_prompts(limit=BUILTIN_FOR_COMPILING).prompts == first
+    assert load_prompts(skip=BUILTIN_FOR_COMPILING).prompts == rest
+    assert load_prompts(skip=30, limit=4).prompts == prompts[30:34]
+
+
+def test_skipping_all_prompts_is_refused(write: Any):
+    with pytest.raises(BadInput, match=r"p\.txt holds no prompt after the first 2"):
+        load_prompts(write("p.txt", "one\ntwo\n"), skip=2)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(" ".join(text.lower().split()).encode()).hexdigest()[:16]
+
+
 def test_the_built_in_set_has_nothing_of_the_held_out_set():
-    if not HELD_OUT.exists():
-        pytest.skip("the held-out prompts are not beside this checkout")
-    rows = [json.loads(line) for line in HELD_OUT.read_text("utf-8").splitlines()]
-    held_out = {" ".join(turn.lower().split()) for row in rows for turn in row["turns"]}
-    ours = load_prompts().prompts
-    texts = [
-        m["content"]
-        for p in ours
-        for m in ([{"content": p.content}] if isinstance(p.content, str) else p.content)
-    ]
-    assert not held_out & {" ".join(text.lower().split()) for text in texts}
+    """Spec-Bench is what results are reported on; its digests stand for its texts."""
+    held_out = set((FOLDER / "spec_bench_digests.txt").read_text().split())
+    known = "Rewrite your previous response. Start every sentence with the letter A."
+    assert digest(known) in held_out  # a second turn of it, so the digests are made as here
+    for prompt in load_prompts().prompts:
+        turns = (
+            [prompt.content] if isinstance(prompt.content, str) else [m["content"] for m in prompt.content]
+        )
+        assert held_out.isdisjoint(map(digest, turns)), prompt.id
 
 
 # ---- where prompts come from ------------------------------------------------------------------------------

@@ -33,7 +33,14 @@ def acceptance_command(
     column: Annotated[
         str | None, typer.Option("--column", help="Key that holds the prompt; found by itself if not given.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            help="Use the first N prompts; else all of a dataset, or the first 32 built-in ones.",
+        ),
+    ] = None,
+    skip: options.Skip = None,
     estimator: Annotated[
         str, typer.Option("--estimator", help="teacher-forced (exact chances) or on-policy (a coin a step).")
     ] = ESTIMATORS[0],
@@ -85,12 +92,12 @@ def acceptance_command(
         publish("acceptance", result.to_dict(), place, json, say)
         _show(result, say)
         return
-    _check(estimator, limit, ranks, depths, new_tokens)
+    _check(estimator, limit, skip, ranks, depths, new_tokens)
 
     from sequoia_cli.core.rates import AcceptanceRates
     from sequoia_cli.engine.verifiers import verifier_named
     from sequoia_cli.measure.acceptance import check_positional
-    from sequoia_cli.measure.prompts import load_prompts
+    from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
     from sequoia_cli.measure.session import open_session, packages, plain_name
     from sequoia_cli.measure.trials import Trials
 
@@ -99,7 +106,10 @@ def acceptance_command(
     if estimator == ESTIMATORS[0]:
         check_positional(trials)
     place = Output(output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
-    prompts = load_prompts(dataset, limit=limit, column=column)
+    if dataset is None and limit is None and skip is None:
+        limit = BUILTIN_FOR_COMPILING
+        say.note(f"the first {limit} built-in prompts; those after them are for results (--skip {limit})")
+    prompts = load_prompts(dataset, limit=limit, skip=skip or 0, column=column)
     session = open_session(
         target,
         [draft],
@@ -137,13 +147,16 @@ def acceptance_command(
     _show(result, say)
 
 
-def _check(estimator: str, limit: int | None, ranks: int, depths: int, new_tokens: int) -> None:
+def _check(
+    estimator: str, limit: int | None, skip: int | None, ranks: int, depths: int, new_tokens: int
+) -> None:
     if estimator not in ESTIMATORS:
         raise BadInput(f"--estimator is '{estimator}'; expected {' or '.join(ESTIMATORS)}")
     # At the last token of a text nothing is drafted.
     options.at_least(
         {
             "--limit": (limit, 1),
+            "--skip": (skip, 0),
             "--ranks": (ranks, 1),
             "--depths": (depths, 1),
             "--max-new-tokens": (new_tokens, 2),

@@ -29,9 +29,13 @@ def generate_command(
         str | None,
         typer.Option("--prompts", metavar="SOURCE", help="Prompts from a file, as acceptance takes them."),
     ] = None,
-    builtin: Annotated[bool, typer.Option("--builtin", help="Use the built-in prompts.")] = False,
+    builtin: Annotated[
+        bool,
+        typer.Option("--builtin", help="Use the built-in prompts; --skip 32 leaves out those to compile on."),
+    ] = False,
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None,
+    skip: options.Skip = None,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
     ] = 256,
@@ -87,7 +91,7 @@ def generate_command(
         say.note("--plain decodes without speculation: --tree changes nothing")
     plan = None if plain else read_tree(tree, say)
     stdin_taken = tree == "-" and not plain
-    asked = read_prompts(prompt, prompts, builtin, column, limit, stdin_taken=stdin_taken)
+    asked = read_prompts(prompt, prompts, builtin, column, limit, skip, stdin_taken=stdin_taken)
 
     from sequoia_cli.cli.generate_report import document, summary
     from sequoia_cli.engine.verifiers import verifier_named

@@ -64,6 +64,10 @@ Verifier = Annotated[
         "naive or traversal. At temperature 0 all are the same.",
     ),
 ]
+Skip = Annotated[
+    int | None,
+    typer.Option("--skip", metavar="N", help="Leave out the first N prompts.", show_default=False),
+]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not put prompts through the chat template.")]
 Seed = Annotated[
     int,

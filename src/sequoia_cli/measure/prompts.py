@@ -57,10 +57,15 @@ class PromptSet:
         return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
 
+#: Of the built-in prompts, two of each category come first: trees are compiled on these, and results reported
+#: on the 48 others.
+BUILTIN_FOR_COMPILING = 32
+
+
 def load_prompts(
-    source: str | None = None, *, limit: int | None = None, column: str | None = None
+    source: str | None = None, *, limit: int | None = None, skip: int = 0, column: str | None = None
 ) -> PromptSet:
-    """Read prompts, the first `limit` of them where given. Raises `BadInput` for what cannot be used.
+    """Read prompts: those after the first `skip`, at most `limit`. Raises `BadInput` for what cannot be used.
 
     - None: the built-in set.
     - `FILE.jsonl`: one JSON value per line, a string or an object. Of an object, `column` where given, else
@@ -76,7 +81,10 @@ def load_prompts(
     if limit is not None and limit < 1:
         raise BadInput(f"a limit of {limit} prompts leaves none; expected at least 1")
     name, records = open_source(source)
-    prompts = tuple(_prompt(record, column) for record in islice(records, limit))
+    last = None if limit is None else skip + limit
+    prompts = tuple(_prompt(record, column) for record in islice(records, skip, last))
+    if not prompts and skip:
+        raise BadInput(f"{name} holds no prompt after the first {skip}, which are skipped")
     if not prompts:
         raise BadInput(f"{name} holds no prompts; at least one is expected")
     return PromptSet(name, prompts)
