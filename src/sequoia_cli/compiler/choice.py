@@ -42,7 +42,7 @@ class Candidate:
 
 
 def slower_than_plain(chosen: Candidate, plain: Candidate) -> tuple[str, ...]:
-    """The warning of a choice that somebody forced and that does not pay; empty where it does."""
+    """A warning if a tree that was asked for is slower than plain decoding."""
     ratio = plain.seconds_per_token / chosen.seconds_per_token
     if ratio * (1 + TIE) >= 1:
         return ()
