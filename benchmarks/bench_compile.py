@@ -1,4 +1,4 @@
-"""How long compiling takes: the best-valued trees alone, the choice by cost, its confidence, the whole process.
+"""How long compiling takes: the best-valued trees, the choice by cost, its confidence, the whole process.
 
 A human table goes to stderr; the last line on stdout is one JSON document with the same figures, in seconds.
 The aims are stated for 2 CPU cores with nothing else running.

@@ -305,7 +305,7 @@ def test_a_prediction_from_counts_has_an_interval_in_the_file_the_table_and_the_
     low, high = predicted["speedup_interval"]
     assert f"(predicted; {low:.2f} to {high:.2f} at 95%)" in err
     assert f"chosen ({low:.2f} to {high:.2f} times at 95%), and the runners-up" in err
-    assert "the intervals are of the acceptance counts alone" in err
+    assert "the intervals are of the acceptance counts alone (8 prompts)" in err
     assert re.search(r"lead over the best chain: \d+\.\d% \(-?\d+\.\d% to \d+\.\d% at 95%\)", err)
     assert re.search(r"lead over the best k chains \(\d+ chains\): ", err)
 

@@ -7,10 +7,12 @@ import pytest
 
 from oracles import best_by_size_within_caps, trees_up_to
 from random_models import random_profile, random_rates
+from sequoia_cli.compiler import heap
 from sequoia_cli.compiler.best import BestTrees
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.cost import CostTable, step_seconds
 from sequoia_cli.compiler.families import best_family
+from sequoia_cli.compiler.tables import rate_matrix
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.hardware import HardwareProfile
 
@@ -55,6 +57,34 @@ def test_the_limits_of_depth_and_branch_hold_for_the_search_over_levels():
         assert fastest * (1 - 1e-9) <= found.seconds_per_token <= fastest * (1 + SHARE)
         assert found.tree.depth <= depth
         assert found.tree.max_branch <= branch
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_candidates_within_caps_are_the_best_trees_within_them(seed):
+    random = np.random.default_rng(200 + seed)
+    rows = random_rates(random, True)
+    caps = (1, *random.integers(1, 5, 4).tolist())
+    rates = rate_matrix(rows, 6, 9)
+    grown = heap.grow(rates, rates, 30, 6, caps)
+    for size, (tokens, widths) in enumerate(best_by_size_within_caps(rows, caps, 30), start=1):
+        tree = grown.tree(size, 6)
+        assert (tree.size, expected_tokens(tree, rows)) == (size, pytest.approx(tokens))
+        assert [len(level) for level in tree.expanded] == [width for width in widths if width]
+
+
+@pytest.mark.parametrize("keys", [heap.means, heap.minima])
+def test_candidates_of_rising_rates_are_trees_of_every_size_within_their_caps(keys):
+    random = np.random.default_rng(9)
+    for _ in range(10):
+        rows, caps = random_rates(random, False), (1, 3, 2, 2)
+        rates = rate_matrix(rows, 5, 9)
+        assert heap.is_sorted(keys(rates))
+        grown = heap.grow(rates, keys(rates), 24, 5, caps)
+        order = grown.orders[-1]
+        for size in range(1, len(order.scores) + 1):
+            tree = grown.tree(size, 5)
+            assert expected_tokens(tree, rows) == pytest.approx(order.scores[:size].sum())
+            assert all(len(level) <= cap for level, cap in zip(tree.expanded, caps, strict=False))
 
 
 @pytest.mark.parametrize("seed", [108, 113, 114, 123, 129])

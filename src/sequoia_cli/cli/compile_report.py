@@ -66,8 +66,9 @@ def _trust(choice: Choice, confidence: Confidence) -> Iterator[str]:
             f"tokens per step: {choice.chosen.tokens_per_step:.2f}, {_ends(confidence.tokens_per_step)} at "
             f"{LEVEL:.0%}"
         )
+        over = f"{confidence.prompts} prompts" if confidence.prompts else "trials taken as independent"
         yield (
-            "the intervals are of the acceptance counts alone, and lower by the "
+            f"the intervals are of the acceptance counts alone ({over}), and lower by the "
             f"{confidence.optimism:.1%} that choosing the best by these counts flatters it"
         )
     elif choice.chosen.tree.size > 1:

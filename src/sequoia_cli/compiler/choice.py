@@ -68,13 +68,15 @@ class Confidence:
     """Intervals of the prediction, which are lower by its `optimism`: the share that it is too high.
 
     A tree that is the best by some counts is on average less good on other prompts. `speedup` is over plain
-    decoding. All are None without counts, or where nothing is speculated.
+    decoding. All are None without counts, or where nothing is speculated. `prompts` is the number they are
+    over, 0 where trials were taken as independent.
     """
 
     tokens_per_step: tuple[float, float] | None = None
     speedup: tuple[float, float] | None = None
     optimism: float | None = None
     leads: tuple[Lead, ...] = ()
+    prompts: int = 0
 
     def figures(self) -> dict[str, Any]:
         """What `Prediction` has of it, to three digits."""
