@@ -32,12 +32,16 @@ def fastest_by_enumeration(profile, rows, **limits):
     return found
 
 
+#: Models that the starts of the search alone, or one order of the candidates alone, get wrong.
+HARD = {True: (257, 639), False: (173, 1036)}
+
+
 @pytest.mark.parametrize("descending", [True, False])
 def test_no_tree_of_up_to_nine_nodes_is_faster_than_the_choice_whatever_levels_cost(descending):
-    """60 random models each. The control, the fastest best-valued tree, is too slow in some of them."""
-    random = np.random.default_rng(int(descending))
+    """Random models and hard ones. The control, the fastest best-valued tree, is too slow in some of them."""
     control = []
-    for _ in range(60):
+    for seed in (*range(50), *HARD[descending]):
+        random = np.random.default_rng([int(descending), seed])
         profile, rows = random_profile(random, NODES), random_rates(random, descending)
         fastest = fastest_by_enumeration(profile, rows)
         found = choose(profile, rows, Limits(NODES)).chosen.seconds_per_token
@@ -87,10 +91,10 @@ def test_candidates_of_rising_rates_are_trees_of_every_size_within_their_caps(ke
             assert all(len(level) <= cap for level, cap in zip(tree.expanded, caps, strict=False))
 
 
-@pytest.mark.parametrize("seed", [108, 113, 114, 123, 129])
+@pytest.mark.parametrize("seed", [240, 272, 856, 1128])
 def test_no_choice_of_caps_is_faster_for_trees_of_sixty_nodes(seed):
-    """Four layers; the second and third may have any number of nodes with children."""
-    random = np.random.default_rng(seed)
+    """Four layers; the second and third may have any number of nodes with children. Hard models, as above."""
+    random = np.random.default_rng([2, seed])
     profile, rows = random_profile(random, 60), random_rates(random, True)
     table = CostTable.of(profile, 60)
     fastest = np.inf
@@ -125,7 +129,7 @@ def test_a_forced_size_is_found_with_narrow_levels_where_wide_ones_are_not_cover
 def test_every_size_of_the_curve_costs_and_brings_what_its_tree_does():
     random = np.random.default_rng(3)
     for descending in (True, False):
-        profile, rows = random_profile(random, 32), random_rates(random, descending)
-        for point in choose(profile, rows, Limits(32)).curve:
-            chosen = choose(profile, rows, Limits(32), size=point.size).chosen
+        profile, rows = random_profile(random, 16), random_rates(random, descending)
+        for point in choose(profile, rows, Limits(16)).curve:
+            chosen = choose(profile, rows, Limits(16), size=point.size).chosen
             assert chosen.seconds_per_token <= point.seconds_per_step / point.tokens_per_step * (1 + SHARE)
