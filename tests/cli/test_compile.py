@@ -304,7 +304,8 @@ def test_a_prediction_from_counts_has_an_interval_in_the_file_the_table_and_the_
     assert 0 <= predicted["optimism"] < 0.1
     low, high = predicted["speedup_interval"]
     assert f"(predicted; {low:.2f} to {high:.2f} at 95%)" in err
-    assert "intervals are of the acceptance counts alone" in err
+    assert f"chosen ({low:.2f} to {high:.2f} times at 95%), and the runners-up" in err
+    assert "the intervals are of the acceptance counts alone (8 prompts)" in err
     assert re.search(r"lead over the best chain: \d+\.\d% \(-?\d+\.\d% to \d+\.\d% at 95%\)", err)
     assert re.search(r"lead over the best k chains \(\d+ chains\): ", err)
 
@@ -333,6 +334,25 @@ def test_a_cost_curve_that_falls_is_warned_of_and_does_not_make_trees_free(sequo
     assert "warning: the profile's 'target_seconds' falls from 1 s for 1 to 0.1 s for 64" in err
     predicted = json.loads(out)["predicted"]
     assert predicted["speedup"] < predicted["tokens_per_step"]
+
+
+def test_tables_of_gigabytes_are_announced_and_refused_where_they_do_not_fit(sequoia, files, monkeypatch):
+    from sequoia_cli.compiler import tables
+
+    monkeypatch.setattr(tables, "free_memory", lambda: 1e9)
+    (files / "wide.yaml").write_text(
+        "target_seconds: [[1, 1.0], [4096, 2.0]]\ndraft_seconds: [[1, 0.1], [8, 1.0]]\n"
+    )
+    (files / "rows.json").write_text(
+        json.dumps([[0.001 + depth * 1e-6, *[0.002] * 200] for depth in range(64)])
+    )
+    code, _, err = sequoia(
+        *("--budget", "2000", "--max-depth", "128", "--max-branch", "200", "-o", "-"),
+        *("--profile", "wide.yaml", "--acceptance", "rows.json"),
+    )
+    assert code == 2
+    assert re.search(r"takes up to \d+\.\d GB of memory, since rates rise with the rank", err)
+    assert re.search(r"take \d+\.\d GB, and 1\.0 GB are free", err)
 
 
 # --- what it refuses, before any work

@@ -45,7 +45,7 @@ def test_published_steps_on_the_l40_are_met_within_six_percent(layers, speedup, 
 
 
 @pytest.mark.parametrize("device", MODELLED_DEVICES)
-def test_target_time_is_flat_up_to_a_knee_and_rises_in_a_line_behind_it(device):
+def test_target_time_is_flat_up_to_a_knee_and_rises_in_a_line_after_it(device):
     times = dict(modelled_profile(device).target_seconds)
     assert times[64] == times[1]
     assert times[512] > 1.3 * times[1]

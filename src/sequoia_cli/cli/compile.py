@@ -91,7 +91,12 @@ def compile_command(
         sequoia compile --budget 64 -o - | sequoia generate --tree - --prompt "hi"
     """
     from sequoia_cli.cli.compile_inputs import read_inputs
-    from sequoia_cli.cli.compile_limits import check_size, checked_limits, fixed_shape
+    from sequoia_cli.cli.compile_limits import (
+        announce_tables,
+        check_size,
+        checked_limits,
+        fixed_shape,
+    )
     from sequoia_cli.cli.console import Commentary
 
     limits = checked_limits(budget, max_depth, max_branch, size)
@@ -111,6 +116,7 @@ def compile_command(
     target = Output(output or f"trees/{inputs.name}_{what}.json", force=force, allow_same=True)
     rows = inputs.estimate.rows
     if fixed is None:
+        announce_tables(limits, inputs, say)
         choice = choose(inputs.profile, rows, limits, size)
         confidence = assess(choice, inputs.estimate, Rechoose(inputs.profile, limits, size))
         stated = asdict(limits) | ({} if size is None else {"size": size})

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import typer
 
     from sequoia_cli.cli.compile_inputs import Inputs
+    from sequoia_cli.cli.console import Commentary
     from sequoia_cli.compiler.choose import Limits
     from sequoia_cli.core.tree import TokenTree
 
@@ -18,6 +19,8 @@ DEFAULT_DEPTH = 32
 DEFAULT_BRANCH = 32
 #: Deeper levels and later ranks are hardly ever accepted; the tables of so many would be slow and large.
 MAX_DEPTH = 128
+#: Bytes of tables that are announced.
+MUCH_MEMORY = 1e9
 MAX_BRANCH = 256
 
 
@@ -37,6 +40,17 @@ def checked_limits(budget: int | None, max_depth: int, max_branch: int, size: in
     if size is not None and budget is not None and size > budget:
         raise BadInput(f"--size {size} is above --budget {budget}; leave --budget out to force a size")
     return Limits(size or budget or DEFAULT_BUDGET, max_depth, max_branch)
+
+
+def announce_tables(limits: Limits, inputs: Inputs, say: Commentary) -> None:
+    """Say how much memory the search takes where it is much: rates that rise with the rank need tables."""
+    from sequoia_cli.compiler.heap import is_sorted
+    from sequoia_cli.compiler.tables import rate_matrix, table_bytes
+
+    rates = rate_matrix(inputs.estimate.rows, limits.max_depth, limits.max_branch)
+    taken = 0 if is_sorted(rates) else table_bytes(rates, limits.budget, limits.max_depth)
+    if taken > MUCH_MEMORY:
+        say.note(f"the search takes up to {taken / 1e9:.1f} GB of memory, since rates rise with the rank")
 
 
 def check_size(size: int, limits: Limits, inputs: Inputs) -> None:

@@ -21,15 +21,16 @@ def summary(choice: Choice, confidence: Confidence = _UNKNOWN) -> str:
         return "plain decoding: no tree of two nodes or more was to be considered"
     if chosen.tree.size == 1:
         return "do not speculate: plain decoding is faster than every tree considered"
+    trusted = f"; {_ends(confidence.speedup)} at {LEVEL:.0%}" if confidence.speedup else ""
     return (
         f"{chosen.shape} of {chosen.tree.size} nodes in {chosen.tree.depth} layers: "
         f"{chosen.tokens_per_step:.2f} tokens per step of {_milliseconds(chosen.seconds.total)} ms, "
-        f"{choice.speedup(chosen):.2f} times plain decoding (predicted{_interval(confidence.speedup)})"
+        f"{choice.speedup(chosen):.2f} times plain decoding (predicted{trusted})"
     )
 
 
-def _interval(ends: tuple[float, float] | None) -> str:
-    return f"; {ends[0]:.2f} to {ends[1]:.2f} at {LEVEL:.0%}" if ends else ""
+def _ends(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.2f} to {interval[1]:.2f}"
 
 
 def explanation(choice: Choice, confidence: Confidence, rows: Rows) -> Iterator[Table | str]:
@@ -37,7 +38,7 @@ def explanation(choice: Choice, confidence: Confidence, rows: Rows) -> Iterator[
     the best tree of each size where one was searched for."""
     yield _layers(choice.chosen, rows)
     yield _parts(choice)
-    yield _comparison(choice)
+    yield _comparison(choice, confidence)
     for lead in confidence.leads:
         yield _lead(lead)
     if choice.chosen.tree.is_chains:
@@ -61,11 +62,14 @@ def _lead(lead: Lead) -> str:
 def _trust(choice: Choice, confidence: Confidence) -> Iterator[str]:
     """What the intervals are of."""
     if confidence.tokens_per_step and confidence.optimism is not None:
-        low, high = confidence.tokens_per_step
         yield (
-            f"tokens per step: {choice.chosen.tokens_per_step:.2f}, {low:.2f} to {high:.2f} at {LEVEL:.0%}; "
-            f"intervals are of the acceptance counts alone, less {confidence.optimism:.1%} because the tree "
-            "was chosen by the same counts"
+            f"tokens per step: {choice.chosen.tokens_per_step:.2f}, {_ends(confidence.tokens_per_step)} at "
+            f"{LEVEL:.0%}"
+        )
+        over = f"{confidence.prompts} prompts" if confidence.prompts else "trials taken as independent"
+        yield (
+            f"the intervals are of the acceptance counts alone ({over}), and lower by the "
+            f"{confidence.optimism:.1%} that choosing the best by these counts flatters it"
         )
     elif choice.chosen.tree.size > 1:
         yield "no intervals: the acceptance rates have no counts"
@@ -99,8 +103,9 @@ def _parts(choice: Choice) -> Table:
     return table
 
 
-def _comparison(choice: Choice) -> Table:
-    table = plain_table("chosen, and the runners-up", "shape", *_COLUMNS)
+def _comparison(choice: Choice, confidence: Confidence) -> Table:
+    interval = f" ({_ends(confidence.speedup)} times at {LEVEL:.0%})" if confidence.speedup else ""
+    table = plain_table(f"chosen{interval}, and the runners-up", "shape", *_COLUMNS)
     for candidate in (choice.chosen, *choice.runners_up):
         table.add_row(
             candidate.shape + (" (chosen)" if candidate is choice.chosen else ""),

@@ -42,7 +42,7 @@ class Candidate:
 
 
 def slower_than_plain(chosen: Candidate, plain: Candidate) -> tuple[str, ...]:
-    """The warning of a choice that somebody forced and that does not pay; empty where it does."""
+    """A warning if a tree that was asked for is slower than plain decoding."""
     ratio = plain.seconds_per_token / chosen.seconds_per_token
     if ratio * (1 + TIE) >= 1:
         return ()
@@ -68,13 +68,15 @@ class Confidence:
     """Intervals of the prediction, which are lower by its `optimism`: the share that it is too high.
 
     A tree that is the best by some counts is on average less good on other prompts. `speedup` is over plain
-    decoding. All are None without counts, or where nothing is speculated.
+    decoding. All are None without counts, or where nothing is speculated. `prompts` is the number they are
+    over, 0 where trials were taken as independent.
     """
 
     tokens_per_step: tuple[float, float] | None = None
     speedup: tuple[float, float] | None = None
     optimism: float | None = None
     leads: tuple[Lead, ...] = ()
+    prompts: int = 0
 
     def figures(self) -> dict[str, Any]:
         """What `Prediction` has of it, to three digits."""

@@ -8,7 +8,7 @@ number of prompts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
+from math import log, sqrt
 
 import numpy as np
 
@@ -54,7 +54,11 @@ def assess(choice: Choice, estimate: Estimate, rechoose: Rechoose | None = None)
     )
     per_token = choice.speedup(chosen) / chosen.tokens_per_step
     return Confidence(
-        (low, high), (low * per_token, high * per_token), float(np.expm1(optimism)), tuple(leads)
+        (low, high),
+        (low * per_token, high * per_token),
+        float(np.expm1(optimism)),
+        tuple(leads),
+        estimate.prompts,
     )
 
 
@@ -112,11 +116,16 @@ def _log_tokens(tree: TokenTree, draws: Floats) -> Floats:
 
 
 def _quantile(prompts: int) -> float:
-    """Standard errors on either side: Student's t for so many prompts, normal for independent trials."""
+    """Deviations of the draws on either side: Student's t for prompts, normal for independent trials.
+
+    Draws by weights deviate less than means of so many prompts do, by the root of (n - 1) / (n + 1).
+    """
     from scipy.special import ndtri, stdtrit
 
     tail = 1 - (1 - LEVEL) / 2
-    return float(stdtrit(prompts - 1, tail) if prompts else ndtri(tail))
+    if not prompts:
+        return float(ndtri(tail))
+    return float(stdtrit(prompts - 1, tail)) * sqrt((prompts + 1) / (prompts - 1))
 
 
 def _factors(logs: Floats, quantile: float, optimism: float) -> tuple[float, float]:

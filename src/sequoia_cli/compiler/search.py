@@ -5,15 +5,17 @@ of each layer may have children. The search starts from equal caps for all layer
 a time as long as that gains.
 
 What is guaranteed: the choice is exact where the cost of a level does not depend on its width. Elsewhere it
-is a local optimum over caps. The tests measure how good that is: within 0.1% of the fastest of all trees of
-up to nine nodes, and of every choice of caps for trees of four layers and sixty nodes.
+is a local optimum over caps. The tests measure how good that is: for rates that never rise with the rank,
+within 0.1% of the fastest of all trees of up to nine nodes, and of every choice of caps for trees of four
+layers and sixty nodes. Where rates rise, a limit of nodes can cost more, as the last nodes may have to be
+taken by twos: of 1500 random models one choice was slower by 0.9%, the others by less than 0.0001%.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, islice, product
 
 import numpy as np
 
@@ -62,7 +64,7 @@ class _Found:
         """Nodes with children in each layer but the last."""
         order = self.grown.orders[self.depth - 1]
         layers, widths = order.layers[: self.size], order.widths[: self.size]
-        return [int(widths[layers == layer].max()) for layer in range(1, self.depth)]
+        return [int(widths[layers == layer].max(initial=1)) for layer in range(1, self.depth)]
 
 
 class CappedSearch:
@@ -164,11 +166,11 @@ class CappedSearch:
 
     def _improve(self, best: _Found) -> None:
         """Change caps as long as that gains."""
-        trials, gained = 0, True
-        while gained and trials < MOST_TRIALS:
+        left, gained = MOST_TRIALS, True
+        while gained:
             gained = False
-            for caps in self._changes(best.widths):
-                trials += 1
+            for caps in islice(self._changes(best.widths), left):
+                left -= 1
                 found = self._try(caps, best)
                 if found.per_token < best.per_token * (1 - GAIN):
                     best, gained = found, True

@@ -127,7 +127,7 @@ class AcceptanceRates:
 
     @property
     def row_trials(self) -> tuple[float, ...]:
-        """Trials behind each measured row of `p`: of its depth, or of all that the last row pools."""
+        """Trials of each measured row of `p`: of its depth, or of all that the last row pools."""
         return tuple(count for _, count in _pools(self.trials))
 
     @property
