@@ -122,8 +122,8 @@ def _plain_logits(model: LanguageModel) -> Tensor:
     logits = logits.view(len(_SEEDS), len(_PATHS), *logits.shape[1:])
     rows = []
     for node in range(_TREE.size):
-        path = next(number for number, path in enumerate(_PATHS) if node in path)
-        rows.append(logits[:, path, _PREFIX + _PATHS[path].index(node)])
+        number = next(number for number, path in enumerate(_PATHS) if node in path)
+        rows.append(logits[:, number, _PREFIX + _PATHS[number].index(node)])
     rows.append(logits[:, len(_PATHS) - 1, _PREFIX + len(_ACCEPTED)])
     return torch.stack(rows, 1)
 
