@@ -7,6 +7,8 @@ import pytest
 
 from exhaustive import few
 from folders import edit_json, own_greedy
+from sequoia_cli.engine.continuation import Continuation
+from sequoia_cli.errors import SequoiaError
 
 TEXT = "Hello there, it's a fine day!"
 PROMPT = ("-p", TEXT)
@@ -213,3 +215,22 @@ def test_a_greedy_text_unlike_the_plain_one_fails_the_check_in_float32(
     assert list(json.loads(out)["first_differences"]) == ["1"]
     assert ("greedy text differs from plain decoding in float32, for prompt 1" in err) == (code == 3)
     assert "0 of 1 texts equal plain decoding's" in err
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["streamed", "json"])
+def test_a_text_that_ends_with_an_error_keeps_what_was_written(generate, document, monkeypatch, as_json):
+    whole = document(*PROMPT)
+    step = Continuation.step
+
+    def fails(self, eos_ids):
+        if self.steps == 2:
+            raise SequoiaError("the target's logits are not finite")
+        return step(self, eos_ids)
+
+    monkeypatch.setattr(Continuation, "step", fails)
+    code, out, err = generate(*PROMPT, *["--json"] * as_json)
+    assert code == 1
+    assert "the target's logits are not finite" in err and "Traceback" not in err
+    written = json.loads(out)["text"] if as_json else out.rstrip("\n")
+    assert written and whole["text"].startswith(written)
+    assert whole["text"] != written

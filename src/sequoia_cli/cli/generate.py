@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sequoia_cli.cli import options
-from sequoia_cli.errors import BadInput, CheckFailed
+from sequoia_cli.errors import BadInput, CheckFailed, SequoiaError
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.console import Commentary
@@ -135,15 +135,15 @@ def generate_command(
     if differing := run.unlike_plan():
         what = "; ".join(f"{key} {there}, here {now}" for key, (there, now) in differing.items())
         say.warn(f"the tree was compiled for another setting, so its prediction may not hold: {what}")
-    interrupted = _decode(run, None if json else _print_piece, say)
+    ended_by = _decode(run, None if json else _print_piece, say)
     if any(text.context_reached for text in run.texts):
         say.warn("the text ended where the model's context does")
     if json:
         typer.echo(document(run, say.warnings), nl=False)
     for item in summary(run):
         say.show(item)
-    if interrupted:
-        raise KeyboardInterrupt
+    if ended_by is not None:
+        raise ended_by
     if different := run.wrong_texts():
         raise CheckFailed(
             f"greedy text differs from plain decoding in float32, for prompt {', '.join(different)}",
@@ -151,8 +151,10 @@ def generate_command(
         )
 
 
-def _decode(run: Run, on_text: Callable[[str], None] | None, say: Commentary) -> bool:
-    """Decode all prompts; returns whether it was interrupted. What is finished stays in `run`."""
+def _decode(
+    run: Run, on_text: Callable[[str], None] | None, say: Commentary
+) -> KeyboardInterrupt | SequoiaError | None:
+    """Decode all prompts; returns what ended that early. What is written by then stays in `run`."""
     show = on_text or (lambda piece: None)
     # Text that streams is its own progress; a bar would be drawn between its pieces.
     with nullcontext() if on_text else say.progress() as bar:
@@ -163,12 +165,13 @@ def _decode(run: Run, on_text: Callable[[str], None] | None, say: Commentary) ->
                 show("\n")
                 if bar and task is not None:
                     bar.advance(task)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SequoiaError) as early:
             show("\n")
             done = sum(text.finish is not None for text in run.texts)
-            say.warn(f"interrupted: {done} of {len(run.prompts)} texts are finished")
-            return True
-    return False
+            why = "interrupted" if isinstance(early, KeyboardInterrupt) else "ended by an error"
+            say.warn(f"{why}: {done} of {len(run.prompts)} texts are finished")
+            return early
+    return None
 
 
 def _print_piece(piece: str) -> None:

@@ -25,7 +25,7 @@ from sequoia_cli.engine.loading.drafts import LoadedDraft
 from sequoia_cli.engine.loading.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.quantise import quantise
-from sequoia_cli.engine.selftest import check_tree_attention
+from sequoia_cli.engine.selftest import check_tree_attention, check_what_decodes
 from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import Prompt
@@ -152,6 +152,11 @@ def open_session(
         once = functools.cache(announce)  # what is said of the target's layers holds for a draft's
         compiled = [model.compile(once), *(draft.compile(once) for draft in made)]
         forward = COMPILED if any(compiled) else FAST
+    if forward != PLAIN:
+        check_what_decodes(model, f"target '{target}'")
+        for one, draft in zip(drafted, made, strict=True):
+            if isinstance(draft, IndependentDraft):
+                check_what_decodes(draft.model, str(one.source))
     conditions = {
         "target": target,
         "draft": " + ".join(drafts) or None,
