@@ -41,7 +41,8 @@ def provenance(
     return {
         "schema": _SCHEMA,
         **record(context, packages(), []),
-        "conditions": dict(session.conditions),
+        # A training runs models as transformers does; the outlook says how it ran them.
+        "conditions": {key: value for key, value in session.conditions.items() if key != "forward"},
         "trained_weights": parameters,
         "corpus": {"tokens": corpus.tokens, "texts": corpus.count, "digest": corpus.digest},
         "steps": training.steps,
@@ -84,8 +85,8 @@ def show_draft(found: Sequence[Outlook], best: Outlook, say: Commentary) -> None
     true_of = best.conditions
     say.note(
         f"at temperature {true_of['temperature']:g}, on {true_of['prompts']} held-out prompts with up to "
-        f"{true_of['max_new_tokens']} new tokens; times behind {true_of['context']} tokens; trees of up to "
-        f"{true_of['budget']} nodes:"
+        f"{true_of['max_new_tokens']} new tokens; times after {true_of['context']} tokens, "
+        f"{true_of['forward']} forward; trees of up to {true_of['budget']} nodes:"
     )
     if len(found) > 1:
         table = plain_table(

@@ -18,6 +18,7 @@ from sequoia_cli.errors import BadInput
 if TYPE_CHECKING:
     from sequoia_cli.distill.corpus import Text, Texts
     from sequoia_cli.distill.scripts import Script
+    from sequoia_cli.engine.model import LanguageModel
     from sequoia_cli.measure.prompts import PromptSet
     from sequoia_cli.measure.session import Session
 
@@ -35,11 +36,12 @@ def written(
     prompts: PromptSet | None,
     scripts: Callable[[int], Iterator[Script]],
     work: Path,
+    writer: Callable[[], LanguageModel],
     say: Commentary,
 ) -> Texts:
     """The texts to learn from, in `work` if they have no place; written as far as they are not there.
 
-    `scripts` are those of `scripts_for`.
+    `scripts` are those of `scripts_for`; `writer` gives the target as it is to run.
     """
     from sequoia_cli.distill.corpus import Corpus
     from sequoia_cli.distill.writing import write_corpus
@@ -63,6 +65,7 @@ def written(
         return first
     if corpus.tokens:
         say.note(f"going on from {corpus.tokens:,} tokens in {corpus.folder}")
+    target = writer()
     began, before = time.perf_counter(), corpus.tokens
     with say.progress(TextColumn("{task.fields[rate]}")) as bar:
         task = bar.add_task("writing texts", total=inputs.tokens, completed=corpus.tokens, rate="")
@@ -81,7 +84,7 @@ def written(
             say.note(f"writing texts: {share} · {speed:,.0f} tokens/s · {left} left")
 
         write_corpus(
-            session.target,
+            target,
             scripts,
             corpus,
             inputs.tokens,
