@@ -92,8 +92,8 @@ def distill_command(
     """Train a draft for a target, on texts that the target writes itself.
 
     Works with no dataset: a chat model writes both sides of chats, a base model
-    writes from its start token. An interrupted run goes on where it stopped;
-    a training of other options is refused, or begins anew with --force.
+    writes from its start token. An interrupted run resumes where it stopped;
+    a training of other options is refused, or restarted with --force.
     Ends with what the draft will do on this machine. Texts are written, and that
     is measured, with the forward that generate uses: --forward names it.
 

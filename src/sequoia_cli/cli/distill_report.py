@@ -1,4 +1,4 @@
-"""What `sequoia distill` tells of the drafts it made: to a person, and in distillation.json."""
+"""What `sequoia distill` reports of the drafts it made: to a person, and in distillation.json."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def provenance(
 ) -> dict[str, Any]:
     """How draft `number` (from 0) came to be, and what it was worth on the machine it was made on.
 
-    Of a draft behind others, held-out texts say how it does where all of those are wrong: the key says so.
+    Of a draft after others, held-out texts say how it does where all of those are wrong: the key says so.
     """
     from sequoia_cli.measure.session import packages
 
@@ -71,7 +71,7 @@ def _short(rates: Sequence[float]) -> list[float]:
 
 
 def show_held_out(best: Evaluation, number: int, say: Commentary) -> None:
-    """What held-out texts say of draft `number` (from 0); behind others, of what all of those get wrong."""
+    """What held-out texts say of draft `number` (from 0); after others, of what all of those get wrong."""
     rows = "; ".join(
         f"level {depth + 1} " + " ".join(f"{rate:.3f}" for rate in row[:4]) + f" of {trials:,}"
         for depth, (row, trials) in enumerate(zip(best.p, best.trials, strict=True))

@@ -1,4 +1,4 @@
-"""The stages of `sequoia distill`: write texts, train on them, see what came of it."""
+"""The stages of `sequoia distill`: write texts, train on them, measure the draft."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _common(session: Session, own: OutputHead) -> int:
 
 @contextmanager
 def _kept(work: Path, corpus: str | None, say: Commentary) -> Iterator[None]:
-    """An interruption, or a failure that is not the input's, says that the same command goes on."""
+    """An interruption, or a failure that is not the input's, says that the same command resumes."""
     try:
         yield
     except BaseException as error:

@@ -106,7 +106,7 @@ def written(
 def scripts_for(
     session: Session, inputs: Inputs, prompts: PromptSet | None, say: Commentary
 ) -> Callable[[int], Iterator[Script]]:
-    """What the target is to write behind a number of texts that it has written.
+    """What the target is to write after a number of texts that it has written.
 
     Says which prompts are left out. Raises `BadInput` where the target cannot begin, or too few prompts are
     left.
@@ -179,7 +179,7 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
 
     About one prompt of twenty is held out, at least 2, and at most 64 of their texts are looked at; a prompt
     is all that stands before the first answer. Which they are depends on the prompts alone, not on how many
-    there are: a draft that goes on with more texts must not be judged by some that it has learned from.
+    there are: a draft trained further on more texts must not be judged by some that it has learned from.
     Raises `BadInput` for fewer than 4 prompts with answers.
     """
     prompts: dict[tuple[int, ...], list[Text]] = {}
