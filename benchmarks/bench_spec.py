@@ -3,7 +3,8 @@
 Every k-th prompt (`--every`) is run in one process with the engine that `generate` runs; which way comes
 first alternates. Of several turns the first is asked. Reported are, by category and for all: tokens per step
 of all texts together, and medians over prompts of tokens per step and of speedup, with the intervals of
-`bench` (at least 95%; none for fewer than 6 prompts). Prompts without room for an answer are left out by name.
+`bench` (at least 95%; none for fewer than 6 prompts). Prompts without room for an answer are left out by
+name.
 
 Table on stderr; -o names the JSON file. What is measured is kept beside it as it comes: an interrupted run is
 resumed by the same command.

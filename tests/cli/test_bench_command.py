@@ -362,7 +362,7 @@ def test_a_pair_that_transformers_cannot_run_is_left_out_and_the_others_are_comp
     [
         (
             (),
-            "llama.cpp: the same weights as the others run in a wider format; smollm2 comes as this 4-bit",
+            "llama.cpp: the same weights as the other engines; smollm2 was published as this 4-bit GGUF",
         ),
         (
             ("--gguf", "mine.gguf"),
