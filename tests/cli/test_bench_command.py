@@ -296,7 +296,7 @@ def test_a_prompt_beyond_the_context_is_left_out_by_name_for_all_engines(
     )
     assert code == 0, err
     assert "left out for all engines: prompt two (" in err
-    assert "with 6 new tokens it passes the end of the context, 256" in err
+    assert "with 6 new tokens more than the 256 of the smallest context" in err
     found = json.loads(out)["prompts"]
     assert (found["ids"], found["left_out"]) == (["one", "three"], ["two"])
     assert [len(work.prompts) for work in scripted["work"]] == [2] * len(ENGINES)
@@ -307,7 +307,7 @@ def test_the_budget_of_new_tokens_counts_and_where_no_prompt_fits_nothing_loads(
 ):
     code, _, err = run("bench", *pair, "--tree", trees["tree"], "--prompts", long_prompts, "-n", "255")
     assert code == 2
-    assert "no prompt of long.jsonl fits: one (" in err
+    assert "no prompt of long.jsonl fits: prompt one (" in err
     assert "work" not in scripted
 
 
@@ -362,7 +362,7 @@ def test_a_pair_that_transformers_cannot_run_is_left_out_and_the_others_are_comp
     [
         (
             (),
-            "llama.cpp: the same weights as the others run in a wider format; smollm2 comes as this 4-bit",
+            "llama.cpp: the same weights as the other engines; smollm2 was published as this 4-bit GGUF",
         ),
         (
             ("--gguf", "mine.gguf"),

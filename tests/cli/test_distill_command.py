@@ -80,12 +80,15 @@ def test_its_record_says_how_it_came_to_be_and_what_it_is_worth(done, targets):
 
 def test_its_figures_say_what_they_are_true_of_and_how_much_was_counted(done):
     err = done("-o", "made")
-    assert "at temperature 0, on 2 held-out prompts with up to 8 new tokens; times behind 16 tokens; " in err
+    assert (
+        "at temperature 0, on 2 held-out prompts with up to 8 new tokens; times after 16 tokens, fast " in err
+    )
     assert "trees of up to 32 nodes:" in err
     data = json.loads(Path("made/distillation.json").read_text())
     outlook, last = data["outlook"], data["held_out"][-1]
     assert outlook["conditions"] == {
         "estimator": "teacher-forced",
+        "forward": "fast",  # a model this small is not worth compiling
         "temperature": 0.0,
         "prompts": 2,
         "max_new_tokens": 8,
@@ -99,6 +102,49 @@ def test_its_figures_say_what_they_are_true_of_and_how_much_was_counted(done):
     assert last["trials"] == sorted(last["trials"], reverse=True)
     assert "choice by rank: level 1 0." in err
     assert f" of {last['trials'][0]:,}; level 2 " in err
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The models that wrote texts, and those that the outlook timed and measured, in order."""
+    from sequoia_cli.cli import distill_stages
+    from sequoia_cli.distill import writing
+
+    seen = []
+    write, look = writing.write_corpus, distill_stages.outlooks
+
+    def writes(target, *arguments, **options):
+        seen.append(("texts", target.model))
+        return write(target, *arguments, **options)
+
+    def looks(target, drafts, *arguments):
+        seen.append(("outlook", target.model))
+        for draft in drafts.values():
+            seen.append(("outlook", draft.model if hasattr(draft, "embedding") else draft.model.model))
+        return look(target, drafts, *arguments)
+
+    monkeypatch.setattr(writing, "write_corpus", writes)
+    monkeypatch.setattr(distill_stages, "outlooks", looks)
+    return seen
+
+
+@pytest.mark.parametrize("kind", ["feature", "independent"])
+def test_texts_are_written_and_the_draft_is_measured_with_the_forward_that_generate_uses(done, ran, kind):
+    """Unless told otherwise; and the plain forward, its slow twin, measures the same rates."""
+    from sequoia_cli.engine.fast.block import FastBlock
+
+    rates = {}
+    for forward in ((), ("--forward", "plain")):
+        ran.clear()
+        texts = ("--corpus", "texts")  # written by the first command alone
+        err = done("-o", f"made{len(rates)}", "--kind", kind, *texts, *forward)
+        fast = [any(isinstance(part, FastBlock) for part in model.modules()) for _, model in ran]
+        assert [stage for stage, _ in ran] == ["outlook"] * 2 if forward else ["texts", "outlook", "outlook"]
+        assert fast == [not forward] * len(ran), err
+        outlook = json.loads(Path(f"made{len(rates)}/distillation.json").read_text())["outlook"]
+        rates[outlook["conditions"]["forward"]] = outlook["p"]
+    assert set(rates) == {"fast", "plain"}
+    assert rates["fast"] == [pytest.approx(row, abs=1e-3) for row in rates["plain"]]
 
 
 def test_json_prints_one_document_which_is_the_record(done, distill):

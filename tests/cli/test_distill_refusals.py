@@ -90,6 +90,7 @@ def contents(folder):
         (["--max-new-tokens", "1"], "--max-new-tokens is 1; at least 2 is needed"),
         (["--length", "15"], "--length is 15; at least 16 is needed"),
         (["--rows", "0"], "--rows is 0; at least 1 is needed"),
+        (["--forward", "quick"], "--forward is 'quick'; expected plain or fast or compiled"),
         (["--epochs", "0"], "--epochs is 0; at least 1 is needed"),
         (["--batch-tokens", "0"], "--batch-tokens is 0; at least 1 is needed"),
         (["--passes", "0"], "--passes is 0; at least 1 is needed"),

@@ -20,7 +20,7 @@ from sequoia_cli.core.paths import package_data
 
 @dataclass
 class Outcome:
-    """What became of an engine: its samples, or why it has none (or no more)."""
+    """The result of an engine: its samples, or why it has none (or no more)."""
 
     engine: str
     samples: list[Sample] = field(default_factory=list)

@@ -71,7 +71,11 @@ def bench_command(
     ] = None,
     python: Annotated[
         list[str] | None,
-        typer.Option("--python", metavar="ENGINE=PATH", help="Run an engine with another interpreter."),
+        typer.Option(
+            "--python",
+            metavar="ENGINE=PATH",
+            help="Run an engine, and others of its package, with another interpreter.",
+        ),
     ] = None,
     target: options.Target = options.DEFAULT_TARGET,
     draft: options.Drafts = None,

@@ -59,14 +59,14 @@ def prompts_that_fit(
     room = context - new_tokens
     fitting = [(prompt, ids) for prompt, ids in zip(asked.prompts, encoded, strict=True) if len(ids) <= room]
     beyond = [(prompt, ids) for prompt, ids in zip(asked.prompts, encoded, strict=True) if len(ids) > room]
-    lengths = ", ".join(f"{prompt.id} ({len(ids)} tokens)" for prompt, ids in beyond)
-    reason = f"with {new_tokens} new tokens it passes the end of the context, {context}"
+    named = ", ".join(f"prompt {prompt.id} ({len(ids)} tokens)" for prompt, ids in beyond)
+    reason = f"with {new_tokens} new tokens more than the {context} of the smallest context"
     if not fitting:
         raise BadInput(
-            f"no prompt of {asked.name} fits: {lengths}; {reason}", hint="give fewer --max-new-tokens"
+            f"no prompt of {asked.name} fits: {named}; {reason}", hint="give fewer --max-new-tokens"
         )
     if beyond:
-        say.note(f"left out for all engines: prompt {lengths}; {reason}")
+        say.note(f"left out for all engines: {named}; {reason}")
     kept = replace(asked, prompts=tuple(prompt for prompt, _ in fitting))
     return kept, tuple(ids for _, ids in fitting), [prompt.id for prompt, _ in beyond]
 

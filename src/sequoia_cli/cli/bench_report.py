@@ -120,8 +120,8 @@ def footnotes(outcomes: Sequence[Outcome], target: str, gguf: str | None) -> lis
     if gguf is not None:
         return [f"{', '.join(readers)}: ran {gguf}; whether that has the target's weights was not checked"]
     return [
-        f"{', '.join(readers)}: the same weights as the others run in a wider format; {target} comes as this "
-        "4-bit GGUF file"
+        f"{', '.join(readers)}: the same weights as the other engines; {target} was published as this 4-bit "
+        "GGUF file, and the others run its values in a wider format"
     ]
 
 

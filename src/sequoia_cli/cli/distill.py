@@ -82,6 +82,7 @@ def distill_command(
     seed: options.Seed = 0,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    forward: options.Forward = options.DEFAULT_FORWARD,
     trust_remote_code: options.TrustRemoteCode = False,
     force: options.Force = False,
     json: options.Json = False,
@@ -91,9 +92,10 @@ def distill_command(
     """Train a draft for a target, on texts that the target writes itself.
 
     Works with no dataset: a chat model writes both sides of chats, a base model
-    writes from its start token. An interrupted run goes on where it stopped;
-    a training of other options is refused, or begins anew with --force.
-    Ends with what the draft will do on this machine.
+    writes from its start token. An interrupted run resumes where it stopped;
+    a training of other options is refused, or restarted with --force.
+    Ends with what the draft will do on this machine. Texts are written, and that
+    is measured, with the forward that generate uses: --forward names it.
 
         sequoia distill --target smollm2 -o drafts/mine
 
@@ -161,6 +163,7 @@ def distill_command(
         seed=seed,
         device=device,
         dtype=dtype,
+        forward=forward,
         trust_remote_code=trust_remote_code,
         force=force,
     )

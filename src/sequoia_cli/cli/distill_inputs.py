@@ -45,6 +45,7 @@ class Inputs:
     seed: int
     device: str
     dtype: str
+    forward: str
     trust_remote_code: bool
     force: bool
 

@@ -203,7 +203,12 @@ def _equal(first: OutputHead, second: OutputHead) -> bool:
     )
 
 
-def _twin(model: PreTrainedModel) -> PreTrainedModel:
+def twin(target: LanguageModel) -> LanguageModel:
+    """The target with modules of its own around the same weights, so that it can be prepared for speed."""
+    return LanguageModel(_twin(target.model))
+
+
+def _twin(model: M) -> M:
     """Modules of its own around the same weights."""
     parts = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, parts)
@@ -220,16 +225,17 @@ class Kept:
     def draft(self, ids: Tensor | None) -> Draft:
         """The draft with a head for these ids, None for all.
 
-        Shares all weights with the student but those of the head, where both have one dtype.
+        Shares all weights with the student but those of the head, where both have one dtype, and no modules:
+        it can be prepared for speed, and the student trained further.
         """
         target, network = self.target, self._network
         if isinstance(network, FeatureModel):
             embedding = target.model.get_input_embeddings()
-            return FeatureDraft(network, embedding, self.own.only(ids), target.context_limit, ids)
-        twin = _twin(network)
+            return FeatureDraft(_twin(network), embedding, self.own.only(ids), target.context_limit, ids)
+        model = _twin(network)
         if ids is not None:
-            cut_head(twin, ids)
-        return IndependentDraft(LanguageModel(twin), target.vocabulary, ids)
+            cut_head(model, ids)
+        return IndependentDraft(LanguageModel(model), target.vocabulary, ids)
 
     @cached_property
     def _network(self) -> FeatureModel | PreTrainedModel:

@@ -104,7 +104,7 @@ def open_session(
 
     Raises `BadInput` or `SequoiaError` saying which model, and why.
     """
-    _expect("--forward", forward, FORWARDS)
+    check_forward(forward)
     _expect("--quantize", quantize, WEIGHTS)
     _expect("--quantize-draft", quantize_draft, WEIGHTS)
     # Both libraries tell in their own words what the loader says in ours.
@@ -144,16 +144,9 @@ def open_session(
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
     made = tuple(make_draft(draft, model) for draft in drafted)
+    forward = prepare(model, made, forward, announce)
     if forward != PLAIN:
-        model.make_fast()
-        for draft in made:
-            draft.make_fast()
-    if forward == COMPILED:
-        once = functools.cache(announce)  # what is said of the target's layers holds for a draft's
-        compiled = [model.compile(once), *(draft.compile(once) for draft in made)]
-        forward = COMPILED if any(compiled) else FAST
-    if forward != PLAIN:
-        check_what_decodes(model, f"target '{target}'")
+        check_what_decodes((model, f"target '{target}'")
         for one, draft in zip(drafted, made, strict=True):
             if isinstance(draft, IndependentDraft):
                 check_what_decodes(draft.model, str(one.source))
@@ -175,6 +168,27 @@ def open_session(
         {key: value for key, value in conditions.items() if value is not None},
         weights,
     )
+
+
+def prepare(
+    target: LanguageModel, drafts: Sequence[Draft], forward: str, announce: Callable[[str], None]
+) -> str:
+    """Make models run as `forward` says, once and for good; returns what it came to: see `open_session`."""
+    if forward == PLAIN:
+        return PLAIN
+    target.make_fast()
+    for draft in drafts:
+        draft.make_fast()
+    if forward == FAST:
+        return FAST
+    once = functools.cache(announce)  # what is said of the target's layers holds for a draft's
+    compiled = [target.compile(once), *(draft.compile(once) for draft in drafts)]
+    return COMPILED if any(compiled) else FAST
+
+
+def check_forward(forward: str) -> None:
+    """Raise `BadInput` for what is none of `FORWARDS`."""
+    _expect("--forward", forward, FORWARDS)
 
 
 def _expect(flag: str, value: str, known: Sequence[str]) -> None:
