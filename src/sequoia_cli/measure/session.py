@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import platform
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -144,6 +143,12 @@ def open_session(
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
     made = tuple(make_draft(draft, model) for draft in drafted)
+    for one, draft in zip(drafted, made, strict=True):
+        if draft.context_limit < model.context_limit:
+            announce(
+                f"{one.source} has a context of {draft.context_limit} tokens and target '{target}' of "
+                f"{model.context_limit}: beyond it nothing is drafted"
+            )
     if forward != PLAIN:
         model.make_fast()
         for draft in made:
@@ -197,11 +202,6 @@ def packages() -> dict[str, str]:
         "transformers": version("transformers"),
         "sequoia": __version__,
     }
-
-
-def plain_name(model: str) -> str:
-    """A model's name as part of a file name: the last part of a path or hub id."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", model.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
