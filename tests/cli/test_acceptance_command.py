@@ -113,11 +113,11 @@ def test_a_context_of_the_draft_that_is_too_short_is_named(acceptance, models, t
     short = ("--draft", models["short"], "-o", "rates.yaml")
     code, _, err = acceptance(*short, "--dataset", "long.txt")
     assert code == 2
-    assert "has a context of 33 tokens and target" in err
-    assert "every prompt has 33 tokens or more, and that is where the context of target or draft ends" in err
+    assert "has a context of 32 tokens and target" in err
+    assert "every prompt has 32 tokens or more, where the context of target or draft ends" in err
     code, _, err = acceptance(*short, "--dataset", "both.txt")
     assert code == 0
-    assert "1 of 2 prompts count nothing: they have 33 tokens or more" in err
+    assert "1 of 2 prompts count nothing: they have 32 tokens or more" in err
     assert "has a context of" not in acceptance("--dataset", "both.txt", "-o", "other.yaml")[2]
 
 

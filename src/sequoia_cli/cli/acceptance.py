@@ -160,7 +160,7 @@ def _check_room(prompts: list[list[int]], context: int, say: Commentary) -> None
     full = sum(len(prompt) >= context for prompt in prompts)
     if full == len(prompts):
         raise BadInput(
-            f"every prompt has {context} tokens or more, and that is where the context of target or draft ends",
+            f"every prompt has {context} tokens or more, where the context of target or draft ends",
             hint="give shorter prompts, or a draft with a longer context",
         )
     if full:
