@@ -19,6 +19,7 @@ from sequoia_cli.engine.fast.linear import gains_from_8_bits
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.feature_model import FeatureModel
 from sequoia_cli.engine.head import output_head
+from sequoia_cli.engine.loading.cores import fit_threads
 from sequoia_cli.engine.loading.devices import cpu_name, parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
 from sequoia_cli.engine.loading.load import load_pair, load_target
@@ -113,6 +114,8 @@ def open_session(
         transformers.logging.disable_progress_bar()  # and, with its own, those of downloads from the hub
     place = parse_device(device)
     width = parse_dtype(dtype, place)
+    if place.type == "cpu":
+        fit_threads(announce)
     options: dict[str, Any] = {
         "dtype": width,
         "device": place,
