@@ -107,6 +107,20 @@ def test_a_prompt_that_comes_several_times_is_measured_on_several_texts(acceptan
     assert len(set(map(str, counts))) > 1
 
 
+def test_a_context_of_the_draft_that_is_too_short_is_named(acceptance, models, tmp_path):
+    Path("long.txt").write_text("it's a fine day, isn't it? " * 4 + "\n")
+    Path("both.txt").write_text("it's a fine day, isn't it? " * 4 + "\nHello\n")
+    short = ("--draft", models["short"], "-o", "rates.yaml")
+    code, _, err = acceptance(*short, "--dataset", "long.txt")
+    assert code == 2
+    assert "has a context of 32 tokens and target" in err
+    assert "every prompt has 32 tokens or more, where the context of target or draft ends" in err
+    code, _, err = acceptance(*short, "--dataset", "both.txt")
+    assert code == 0
+    assert "1 of 2 prompts count nothing: they have 32 tokens or more" in err
+    assert "has a context of" not in acceptance("--dataset", "both.txt", "-o", "other.yaml")[2]
+
+
 def test_a_draft_that_is_the_target_is_always_accepted(measured, models):
     data = measured("--draft", models["target"])
     assert [row[0] for row in data["p"]] == [1.0] * len(data["p"])

@@ -128,6 +128,15 @@ def test_a_loaded_draft_is_trained_further_but_for_what_is_its_targets(kind, tmp
     assert own_head(draft, target, whole) is whole
 
 
+def test_a_draft_without_a_tokenizer_remembers_what_ids_meant_to_its_target(tmp_path):
+    (kind,) = set(KINDS) - {INDEPENDENT}
+    kept_of(LanguageModel(tiny_model("llama")), kind).save(tmp_path / "d", "t", tiny_tokenizer(64))
+    swapped = tiny_tokenizer(64, tokens={10: "w11", 11: "w10"})
+    for folder, tokenizer, told in (("t", True, False), ("other/t", swapped, True)):
+        notes = pair(save(tmp_path / folder, tokenizer=tokenizer), str(tmp_path / "d")).notes
+        assert any("ids mean other tokens" in note for note in notes) == told
+
+
 @pytest.mark.parametrize("family", ["llama", "phi", "gpt2"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loaded_draft_whose_head_was_cut_has_a_whole_one_again(family, kind, tmp_path):

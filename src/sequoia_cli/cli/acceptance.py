@@ -95,10 +95,11 @@ def acceptance_command(
     _check(estimator, limit, skip, ranks, depths, new_tokens)
 
     from sequoia_cli.core.rates import AcceptanceRates
+    from sequoia_cli.engine.loading.sources import plain_name
     from sequoia_cli.engine.verifiers import verifier_named
     from sequoia_cli.measure.acceptance import check_positional
     from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
-    from sequoia_cli.measure.session import open_session, packages, plain_name
+    from sequoia_cli.measure.session import open_session, packages
     from sequoia_cli.measure.trials import Trials
 
     sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
@@ -125,6 +126,7 @@ def acceptance_command(
     if ranks > session.target.vocabulary:
         raise BadInput(f"--ranks is {ranks}; the target has {session.target.vocabulary} ids")
     encoded = [session.encode(prompt, raw=raw) for prompt in prompts.prompts]
+    _check_room(encoded, min(session.target.context_limit, session.drafts[0].context_limit), say)
     conditions = {
         **session.conditions,
         "draft_weights": session.draft_weights,
@@ -164,6 +166,21 @@ def _check(
     )
     if depths > new_tokens:
         raise BadInput(f"--depths is {depths}; a text of {new_tokens} tokens is at most {new_tokens} deep")
+
+
+def _check_room(prompts: list[list[int]], context: int, say: Commentary) -> None:
+    """Say which prompts leave the draft no room to propose anything, and refuse where all do."""
+    full = sum(len(prompt) >= context for prompt in prompts)
+    if full == len(prompts):
+        raise BadInput(
+            f"every prompt has {context} tokens or more, where the context of target or draft ends",
+            hint="give shorter prompts, or a draft with a longer context",
+        )
+    if full:
+        say.warn(
+            f"{full} of {len(prompts)} prompts count nothing: they have {context} tokens or more, where the "
+            "context of target or draft ends"
+        )
 
 
 def _measure(

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commentary) -> None:
     """Run all stages; what is finished of an interrupted run is not done again."""
     from sequoia_cli.engine.head import output_head
-    from sequoia_cli.measure.session import check_forward, open_session, plain_name
+    from sequoia_cli.engine.loading.sources import plain_name
+    from sequoia_cli.measure.session import check_forward, open_session
 
     check_forward(inputs.forward)
     folder = DraftFolder(
@@ -227,8 +228,8 @@ class _Run:
 
     def _write(self, place: Path, kept: Kept, chosen: Vocabulary) -> None:
         """The draft's folder, with a head for the ids that were chosen."""
+        from sequoia_cli.engine.loading.sources import plain_name
         from sequoia_cli.engine.loading.vocabulary import write_vocabulary
-        from sequoia_cli.measure.session import plain_name
 
         shutil.rmtree(place, ignore_errors=True)
         kept.save(place, plain_name(self.inputs.target), self.session.tokenizer)

@@ -77,6 +77,7 @@ def profile_command(
     options.at_least({"--context": (context, 1), "--repeats": (repeats, 1)})
 
     from sequoia_cli.cli.files import publish, record, resumable
+    from sequoia_cli.engine.loading.sources import plain_name
     from sequoia_cli.measure.latency import (
         context_prompt,
         fit_profile,
@@ -84,7 +85,7 @@ def profile_command(
         steadied,
         time_round,
     )
-    from sequoia_cli.measure.session import open_session, packages, plain_name
+    from sequoia_cli.measure.session import open_session, packages
 
     pair = options.samplings(temperature, 0, 1.0, None, 0, say)
     place = Output(output or f"profiles/{plain_name(target)}.yaml", force=force)

@@ -30,6 +30,7 @@ from sequoia_cli.engine.head import OutputHead, output_head
 from sequoia_cli.engine.loading.feature import save_feature
 from sequoia_cli.engine.loading.sharing import end_names, share_ends, share_whole_head
 from sequoia_cli.engine.loading.tensors import WITH_MORE_ROOM, save_tensors
+from sequoia_cli.engine.loading.tokenizers import tokenizer_digest
 from sequoia_cli.engine.loading.vocabulary import cut_head
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput, SequoiaError
@@ -263,7 +264,8 @@ class Kept:
         network, student = self._network, self.student
         if isinstance(student, FeatureStudent):
             assert isinstance(network, FeatureModel)
-            save_feature(folder, network, name, self.target.vocabulary)
+            digest = tokenizer_digest(tokenizer)
+            save_feature(folder, network, name, self.target.vocabulary, digest)
             return
         assert not isinstance(network, FeatureModel)
         network.config.save_pretrained(folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import platform
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from sequoia_cli.engine.fast.linear import gains_from_8_bits
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.feature_model import FeatureModel
 from sequoia_cli.engine.head import output_head
+from sequoia_cli.engine.loading.cores import fit_threads
 from sequoia_cli.engine.loading.devices import cpu_name, parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
 from sequoia_cli.engine.loading.load import load_pair, load_target
@@ -114,6 +114,8 @@ def open_session(
         transformers.logging.disable_progress_bar()  # and, with its own, those of downloads from the hub
     place = parse_device(device)
     width = parse_dtype(dtype, place)
+    if place.type == "cpu":
+        fit_threads(announce)
     options: dict[str, Any] = {
         "dtype": width,
         "device": place,
@@ -144,9 +146,15 @@ def open_session(
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
     made = tuple(make_draft(draft, model) for draft in drafted)
+    for one, draft in zip(drafted, made, strict=True):
+        if draft.context_limit < model.context_limit:
+            announce(
+                f"{one.source} has a context of {draft.context_limit} tokens and target '{target}' of "
+                f"{model.context_limit}: beyond it nothing is drafted"
+            )
     forward = prepare(model, made, forward, announce)
     if forward != PLAIN:
-        check_what_decodes((model, f"target '{target}'")
+        check_what_decodes(model, f"target '{target}'")
         for one, draft in zip(drafted, made, strict=True):
             if isinstance(draft, IndependentDraft):
                 check_what_decodes(draft.model, str(one.source))
@@ -216,11 +224,6 @@ def packages() -> dict[str, str]:
         "transformers": version("transformers"),
         "sequoia": __version__,
     }
-
-
-def plain_name(model: str) -> str:
-    """A model's name as part of a file name: the last part of a path or hub id."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", model.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

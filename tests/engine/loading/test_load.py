@@ -69,6 +69,25 @@ def test_padded_vocabularies_that_differ_in_size_load_with_one_note(target, draf
     assert f"{target} vocabulary rows" in note
 
 
+@pytest.mark.parametrize("ids", [None, [1, 5, 60, 61]])
+@pytest.mark.parametrize("shares", [False, True])
+def test_special_tokens_that_were_renamed_are_left_out_of_the_draft(ids, shares, tmp_path):
+    names = []
+    for role, reserved in (("t", ["<a>", "<b>", "<c>"]), ("d", ["<a>", "<x>", "<c>"])):
+        tokenizer = tiny_tokenizer(60)
+        tokenizer.add_special_tokens({"additional_special_tokens": reserved})
+        names.append(save(tmp_path / role, tokenizer=tokenizer))
+    if ids:
+        write_vocabulary(tmp_path / "d", ids, {})
+    if shares:
+        edit_weights(tmp_path / "d", drop=("embed_tokens", "lm_head"))
+    loaded = pair(*names)
+    (found,) = loaded.drafts
+    assert found.ids.tolist() == [id for id in ids or range(64) if id != 61]
+    assert found.model.get_output_embeddings().weight.shape[0] == len(found.ids)
+    assert [note for note in loaded.notes if "id 61 is '<b>' in the target and '<x>' in the draft" in note]
+
+
 @pytest.mark.parametrize(
     ("generation", "config", "tokenizer", "expected"),
     [

@@ -43,6 +43,7 @@ class FixedLayer(TreeLayer):
 
     def __init__(self, capacity: int, place: Place) -> None:
         super().__init__(capacity)
+        self.first_rows = capacity  # which never move
         self._place = place
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,11 @@ def locate(role: str, name: str) -> Source:
             hint=_close_aliases(name),
         )
     return Source(role, name, "hub")
+
+
+def plain_name(model: str) -> str:
+    """A model's name as part of a file name: the last part of a path or hub id."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", model.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
 
 
 def fetch_description(source: Source, announce: Announce) -> Path:

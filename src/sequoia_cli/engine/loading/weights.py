@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sequoia_cli.engine.loading.checkpoint import CONTENTS, Checkpoint
+from sequoia_cli.engine.loading.completeness import require_complete
 from sequoia_cli.engine.loading.foreign import read_json, refusing
 from sequoia_cli.engine.loading.generation_settings import not_applied
 from sequoia_cli.engine.loading.sources import Announce, Source, fetch_weights
@@ -76,10 +77,10 @@ def _missing(source: Source, path: Path) -> BadInput:
 def load_model(
     checkpoint: Checkpoint, dtype: torch.dtype, state: dict[str, Tensor] | None = None
 ) -> tuple[PreTrainedModel, list[str]]:
-    """The model on the CPU, at rest, and notes on what of its settings was overridden.
+    """The model on the CPU, at rest, and notes on what of it is not used.
 
-    With `state` the weights are those tensors, used in place, instead of the files'. Raises `BadInput` where
-    weights are missing, left over or of another shape: nothing is ever filled in at random.
+    With `state` the weights are those tensors, used in place, instead of the files'. Raises `BadInput` as
+    `require_complete` does: nothing is ever filled in at random.
     """
     with refusing(f"{checkpoint.source} cannot be loaded"):
         model, report = type(checkpoint.skeleton).from_pretrained(
@@ -94,10 +95,9 @@ def load_model(
             ignore_mismatched_sizes=True,  # so that they are reported, and refused below by name
             output_loading_info=True,
         )
-    _require_complete(checkpoint.source, report)
+    notes = require_complete(checkpoint.source, model, report)
     model.eval()
     model.requires_grad_(False)
-    notes = []
     generation = model.generation_config
     if generation is not None and (kind := generation.cache_implementation):
         generation.cache_implementation = None
@@ -116,22 +116,3 @@ def _settings(checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Any]:
     path = checkpoint.folder / "generation_config.json"
     known = vars(model.generation_config) if model.generation_config is not None else {}
     return {**known, **(read_json(checkpoint.source, path) if path.is_file() else {})}
-
-
-def _require_complete(source: Source, report: dict[str, Any]) -> None:
-    complaints = {
-        "missing_keys": "its files lack",
-        "unexpected_keys": "its files hold weights that its config.json has no place for:",
-        "mismatched_keys": "its config.json asks for other shapes of",
-        "error_msgs": "errors on loading:",
-    }
-    for key, complaint in complaints.items():
-        if found := sorted(str(name[0] if isinstance(name, tuple) else name) for name in report[key]):
-            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-            raise BadInput(f"{source}: {complaint} {', '.join(found[:3])}{more}", hint=_hint(key))
-
-
-def _hint(key: str) -> str | None:
-    if key == "missing_keys":
-        return "download or copy the folder again; only a draft may leave out both embedding and output head"
-    return "config.json and weights are not of the same model" if key != "error_msgs" else None
