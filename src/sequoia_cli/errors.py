@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: Most characters of a message; data that it shows can be longer than anybody reads.
+LONGEST_MESSAGE = 800
+
 
 class SequoiaError(Exception):
     """A failure to report in words, without a traceback.
@@ -12,9 +15,18 @@ class SequoiaError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str | None = None) -> None:
+        message = bounded(message)
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+def bounded(text: str, most: int = LONGEST_MESSAGE) -> str:
+    """The text, or its beginning and its end where it is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    tail = most // 4
+    return f"{text[: most - tail - 5]} ... {text[-tail:]}"
 
 
 def out_of_memory(error: BaseException) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sequoia_cli.core.artifact import shown
+from sequoia_cli.core.parsing import shown
 from sequoia_cli.core.paths import package_data
 from sequoia_cli.errors import BadInput, SequoiaError
 
