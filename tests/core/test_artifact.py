@@ -8,17 +8,14 @@ import sys
 import pytest
 import yaml
 
-from limits import full_disk
 from sequoia_cli.core import artifact
 from sequoia_cli.core.artifact import (
     Document,
     Fields,
-    Output,
     is_number,
     parse_document,
     read_document,
     render,
-    write_atomically,
 )
 from sequoia_cli.errors import BadInput, SequoiaError
 
@@ -257,81 +254,6 @@ def test_a_schema_of_another_version_and_one_of_another_kind_are_told_apart():
 def test_a_file_of_another_kind_is_named_as_that_before_its_keys():
     with pytest.raises(BadInput, match="'schema' is 'b/1'"):
         fields({"parents": [-1], "schema": "b/1"})
-
-
-# --- writing
-
-
-def test_an_existing_file_is_refused_before_any_work_unless_forced(tmp_path):
-    path = tmp_path / "tree.json"
-    path.write_text("old")
-    with pytest.raises(BadInput, match=r"tree\.json exists") as error:
-        Output(path)
-    assert "--force" in error.value.hint
-    assert Output(path, force=True).write("new") is True
-    assert path.read_text() == "new"
-
-
-def test_the_same_contents_may_be_written_again_where_that_is_allowed(tmp_path):
-    path = tmp_path / "tree.json"
-    assert Output(path, allow_same=True).write("é") is True
-    assert Output(path, allow_same=True).write("é") is False
-    with pytest.raises(BadInput, match="exists"):
-        Output(path, allow_same=True).write("other")
-    assert path.read_text("utf-8") == "é"
-    assert Output(path, allow_same=True, force=True).write("other") is True
-
-
-def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="is a directory; a file name is expected"):
-        Output(tmp_path)
-    for path in (tmp_path / "file" / "tree.json", tmp_path / ("x" * 300), "/proc/none/tree.json"):
-        with pytest.raises(BadInput, match="cannot be written") as error:
-            Output(path)
-        assert "-o" in error.value.hint
-
-
-def test_folders_are_made_and_a_reservation_leaves_nothing_behind(tmp_path):
-    path = tmp_path / "new" / "folder" / "tree.json"
-    output = Output(path)
-    assert list(path.parent.iterdir()) == []
-    output.write("whole")
-    assert [entry.name for entry in path.parent.iterdir()] == ["tree.json"]
-
-
-def test_unfinished_work_outlives_a_reservation_and_goes_when_the_file_is_there(tmp_path):
-    path = tmp_path / "rates.yaml"
-    Output(path).journal.write_text("half")
-    again = Output(path)
-    assert again.journal.name == "rates.yaml.partial"
-    assert again.journal.read_text() == "half"
-    again.write("whole")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["rates.yaml"]
-
-
-def test_a_dash_is_stdout_and_has_no_place_for_unfinished_work(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    output = Output("-")
-    assert output.journal is None
-    assert output.write("text") is True
-    assert capsys.readouterr().out == "text"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "tree.json"
-    path.write_text("old")
-    output = Output(path, force=True)
-    with full_disk(), pytest.raises(SequoiaError, match=r"tree\.json could not be written: File too large"):
-        output.write("new" * 1000)
-    assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["tree.json"]
-
-
-def test_text_is_written_as_utf8_with_plain_line_ends(tmp_path):
-    write_atomically(tmp_path / "x", "é\n")
-    assert (tmp_path / "x").read_bytes() == "é\n".encode()
 
 
 # --- rendering

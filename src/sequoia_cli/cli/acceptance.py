@@ -75,12 +75,11 @@ def acceptance_command(
         sequoia acceptance --merge a.yaml --merge b.yaml -o both.yaml
     """
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.cli.files import publish, record, resumable
-    from sequoia_cli.core.artifact import Output
+    from sequoia_cli.cli.files import publish, record, reserved, resumable
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     if merge:
-        place = Output(output or "profiles/merged_rates.yaml", force=force)
+        place = reserved(context, output or "profiles/merged_rates.yaml", force=force)
         result = _merged(merge, record(context, {}, []))
         publish("acceptance", result.to_dict(), place, json, say)
         _show(result, say)
@@ -98,7 +97,7 @@ def acceptance_command(
     trials = Trials(sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(verifier))
     if estimator == ESTIMATORS[0]:
         check_positional(trials)
-    place = Output(output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
+    place = reserved(context, output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
     prompts = load_prompts(dataset, limit=limit, column=column)
     session = open_session(
         target,
@@ -173,7 +172,7 @@ def _measure(
     samples = [PromptCounts.from_entry(entry) for entry in journal.entries]
     if samples:
         say.note(f"continuing an interrupted run: {len(samples)} of {len(prompts)} prompts are done")
-    with say.progress(TextColumn("{task.fields[rate]}")) as bar:
+    with say.progress(TextColumn("{task.fields[rate]}", markup=False)) as bar:
         task = bar.add_task("prompts", total=len(prompts), completed=len(samples), rate="")
         for index in range(len(samples), len(prompts)):
             counts = estimate(

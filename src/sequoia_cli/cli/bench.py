@@ -93,9 +93,9 @@ def bench_command(
     from sequoia_cli.cli import bench_report, bench_scaling
     from sequoia_cli.cli.bench_inputs import best_chain, chosen_engines, gguf_file, interpreters
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.cli.files import publish, record
+    from sequoia_cli.cli.files import publish, record, reserved
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_tree
-    from sequoia_cli.core.artifact import Output, render
+    from sequoia_cli.core.artifact import render
     from sequoia_cli.measure.prompts import load_prompts
 
     say = Commentary(quiet=quiet, progress=not no_progress)
@@ -108,7 +108,7 @@ def bench_command(
     if not scaling and baseline not in names:
         raise BadInput(f"--baseline is {baseline}; expected one of {', '.join(names)}")
     pythons = interpreters(python or [], list(ENGINES))
-    place = Output(output, force=force) if output is not None else None
+    place = reserved(context, output, force=force) if output is not None else None
     plan = read_tree(tree, say)
     asked = None if scaling else load_prompts(prompts, limit=limit, column=column)
     sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say)

@@ -1,4 +1,4 @@
-"""Reading and writing the project's files: checked on the way in, whole or not at all on the way out."""
+"""Reading and writing the project's files: their keys and values checked, and their text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import difflib
 import hashlib
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -190,76 +189,6 @@ def is_number(value: Any) -> bool:
 def is_count(value: Any) -> bool:
     """Whether `value` is a whole number of at least 1 (booleans are not)."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-class Output:
-    """A file to be written at the end of a command, checked and reserved at its start.
-
-    The path is refused at once where it cannot be written or already exists (unless `force`), so that no
-    long work is lost to a bad path. `write` replaces it in one step. `-` is stdout.
-    """
-
-    def __init__(self, path: Path | str, *, force: bool = False, allow_same: bool = False) -> None:
-        self.is_stdout = str(path) == "-"
-        self.path = Path(path)
-        self._allow_same = allow_same
-        self._force = force
-        if self.is_stdout:
-            return
-        try:
-            if self.path.is_dir():
-                raise BadInput(f"{self.path} is a directory; a file name is expected")
-            if self.path.exists() and not force and not allow_same:
-                raise self._exists()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.partial.open("ab").close()
-            if self.partial.stat().st_size == 0:
-                self.partial.unlink()
-        except OSError as error:
-            raise BadInput(
-                f"{self.path} cannot be written: {error.strerror}", hint="choose another path with -o"
-            ) from None
-
-    @property
-    def partial(self) -> Path:
-        """Where unfinished work on this file is kept."""
-        return self.path.with_name(self.path.name + ".partial")
-
-    @property
-    def journal(self) -> Path | None:
-        """Where a long measurement may keep what it has so far; nowhere for stdout."""
-        return None if self.is_stdout else self.partial
-
-    def _exists(self) -> BadInput:
-        return BadInput(f"{self.path} exists", hint="choose another path with -o, or replace it with --force")
-
-    def write(self, text: str) -> bool:
-        """Write the whole file at once; False where it held exactly this already."""
-        if self.is_stdout:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-            return True
-        if self._allow_same and not self._force and self.path.exists():
-            if self.path.read_bytes() == text.encode():
-                return False
-            raise self._exists()
-        write_atomically(self.path, text)
-        self.partial.unlink(missing_ok=True)
-        return True
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it there, so that readers see the old file or the new one."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with scratch.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise SequoiaError(f"{path} could not be written: {error.strerror}") from None
 
 
 def render(data: Mapping[str, Any], style: Literal["json", "yaml"]) -> str:
