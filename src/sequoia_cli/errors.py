@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 #: Most characters of a message; data that it shows can be longer than anybody reads.
 LONGEST_MESSAGE = 800
 
@@ -42,6 +45,22 @@ def out_of_memory(error: BaseException) -> str | None:
         return None
     first = (str(error).strip().splitlines() or [""])[0][:160]
     return f"out of memory: {first}"
+
+
+class OutOfMemory(SequoiaError):
+    """Memory ran out in work that can be named."""
+
+
+@contextmanager
+def memory_for(what: str) -> Iterator[None]:
+    """Name the work within if memory runs out there: raises `OutOfMemory` then."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        message = out_of_memory(error)
+        if message is None:
+            raise
+        raise OutOfMemory(f"{message} (for {what})") from error
 
 
 class BadInput(SequoiaError):

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -346,14 +347,16 @@ def test_there_are_no_bars_where_there_is_no_terminal_or_they_are_not_wanted(gen
     assert asked == [False]
 
 
-def test_out_of_memory_is_one_line(generate, monkeypatch):
+def test_out_of_memory_is_one_line_that_names_what_it_was_for(generate, monkeypatch):
     def full(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
 
     monkeypatch.setattr(Decoder, "decode", full)
     code, _, err = generate(*PROMPTS)
     assert code == 1
-    assert "sequoia: out of memory: CUDA out of memory. Tried to allocate 9 GiB\n" in err
+    line = next(line for line in err.splitlines() if line.startswith("sequoia: out of memory"))
+    assert "CUDA out of memory. Tried to allocate 9 GiB (for " in line
+    assert re.search(r"\d+ tokens of prompt, 30 new ones, \d+ nodes\)$", line)
 
 
 # --- a terminal to write to

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sequoia_cli.cli import options
-from sequoia_cli.errors import BadInput
+from sequoia_cli.errors import BadInput, memory_for
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.console import Commentary
@@ -175,15 +175,16 @@ def _measure(
     with say.progress(TextColumn("{task.fields[rate]}", markup=False)) as bar:
         task = bar.add_task("prompts", total=len(prompts), completed=len(samples), rate="")
         for index in range(len(samples), len(prompts)):
-            counts = estimate(
-                session.target,
-                session.drafts[0],
-                prompts[index],
-                trials,
-                index=index,
-                eos_ids=session.eos_ids,
-                generator=torch.Generator().manual_seed(seed),
-            )
+            with memory_for(f"prompt {index + 1} of {len(prompts[index])} tokens, {trials.depths} layers"):
+                counts = estimate(
+                    session.target,
+                    session.drafts[0],
+                    prompts[index],
+                    trials,
+                    index=index,
+                    eos_ids=session.eos_ids,
+                    generator=torch.Generator().manual_seed(seed),
+                )
             journal.add(entry := counts.to_entry())
             samples.append(PromptCounts.from_entry(entry))  # as a resumed run would read it
             rate, error = pooled_rate(samples, rank=0)

@@ -20,7 +20,9 @@ from sequoia_cli.cli.distill import distill_command
 from sequoia_cli.cli.generate import generate_command
 from sequoia_cli.cli.profile import profile_command
 from sequoia_cli.cli.streams import prepare_streams
-from sequoia_cli.errors import SequoiaError, bounded, out_of_memory
+from sequoia_cli.errors import OutOfMemory, SequoiaError, bounded, out_of_memory
+
+_LESS_MEMORY = "a smaller model, tree, prompt or --max-new-tokens needs less"
 
 
 class _Commands(TyperGroup):
@@ -30,6 +32,8 @@ class _Commands(TyperGroup):
         """Run the command that was asked for; an error ends in a message and its exit code."""
         try:
             return super().invoke(ctx)
+        except OutOfMemory as error:
+            _exit(1, error.message, _LESS_MEMORY)
         except SequoiaError as error:
             _exit(error.exit_code, error.message, error.hint)
         except KeyboardInterrupt:
@@ -50,7 +54,7 @@ class _Commands(TyperGroup):
 def _described(error: Exception) -> tuple[str, str | None]:
     """An error that no command foresaw, as a message and a hint."""
     if message := out_of_memory(error):
-        return message, "a smaller model, tree or --max-new-tokens needs less"
+        return message, _LESS_MEMORY
     if isinstance(error, OSError):
         return f"{error.filename or 'file system'}: {error.strerror or error}", None
     reason = " ".join(str(error).split())

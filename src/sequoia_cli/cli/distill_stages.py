@@ -45,6 +45,7 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         force=inputs.force,
         corpus=inputs.corpus,
     )
+    context.call_on_close(folder.release)
     prompts = (
         load_prompts(inputs.dataset, limit=inputs.limit, column=inputs.column) if inputs.dataset else None
     )

@@ -57,7 +57,7 @@ class Output:
             if self.path.is_symlink():
                 self._place = Path(os.path.realpath(self.path))
             self._place.parent.mkdir(parents=True, exist_ok=True)
-            self._reserve()
+            self._reservation = reserve(self._place, self.path, self)
         elif stat.S_ISDIR(mode):
             raise BadInput(f"{self.path} is a directory; a file name is expected")
         elif stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
@@ -68,16 +68,6 @@ class Output:
             raise BadInput(
                 f"{self.path} is no ordinary file, pipe or character device", hint="use -o - and a pipe"
             )
-
-    def _reserve(self) -> None:
-        try:
-            self._reservation = Reservation(self._place)
-        except Taken:
-            raise BadInput(
-                f"{self.path} is being written by another command",
-                hint="wait for that one, or choose another path with -o",
-            ) from None
-        weakref.finalize(self, self._reservation.release)
 
     @property
     def partial(self) -> Path:
@@ -114,6 +104,22 @@ class Output:
         """Give up the reservation; a second call does nothing."""
         if self._reservation is not None:
             self._reservation.release()
+
+
+def reserve(place: Path, named: Path, owner: object) -> Reservation:
+    """Reserve a file or folder until its release or the end of `owner`. Raises `BadInput` where it is taken.
+
+    `named` is its path as the user gave it.
+    """
+    try:
+        reservation = Reservation(place)
+    except Taken:
+        raise BadInput(
+            f"{named} is being written by another command",
+            hint="wait for that one, or choose another path with -o",
+        ) from None
+    weakref.finalize(owner, reservation.release)
+    return reservation
 
 
 def write_atomically(path: Path, text: str) -> None:
