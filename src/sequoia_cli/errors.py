@@ -21,7 +21,7 @@ class SequoiaError(Exception):
         message = bounded(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = None if hint is None else bounded(hint)
 
 
 def bounded(text: str, most: int = LONGEST_MESSAGE) -> str:

@@ -1,5 +1,6 @@
 """Files damaged in every way: each is read or refused in one short message, and nothing else happens."""
 
+import copy
 import json
 import random
 from pathlib import Path
@@ -59,7 +60,7 @@ BYTES = (
     b'"',
     b"\n",
     b"1e999",
-    b"!!set ",
+    *(b"!!set ", b"!!bool ", b"!!timestamp ", b"!!seq ", b"? "),
     b"\\ud800",
 )
 
@@ -83,7 +84,7 @@ def damaged(data, dice):
             if not data:
                 break
         else:
-            container[key] = dice.choice(VALUES)
+            container[key] = copy.deepcopy(dice.choice(VALUES))
     as_json = dice.random() < 0.5
     text = json.dumps(data) if as_json else yaml.safe_dump(data, default_flow_style=None, allow_unicode=False)
     raw = bytearray(text.encode("utf-8", "surrogatepass"))

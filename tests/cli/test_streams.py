@@ -212,6 +212,32 @@ def test_streams_may_be_closed_from_the_start(inputs, line, code, said):
     assert done.stdout == b""
 
 
+@pytest.mark.parametrize("command", ["profile", "acceptance", "compile", "bench"])
+def test_a_file_that_another_command_is_to_write_is_refused_before_any_work(run, monkeypatch, command):
+    from sequoia_cli.core.writing import Output
+
+    monkeypatch.setattr(session, "open_session", None)
+    place = Output("out")
+    code, out, err = run(command, "-o", "out", "--force")
+    assert (code, out) == (2, "")
+    assert "sequoia: out is being written by another command\n" in err
+    place.release()
+
+
+def test_a_command_lets_go_of_its_file_however_it_ends(run, empty_place):
+    for _ in range(2):
+        assert run("compile", "-o", "out", "--profile", "none")[0] == 2
+    assert run("compile", "-o", "out")[0] == 0
+    assert run("compile", "-o", "out", "--budget", "8")[0] == 2  # exists
+    assert [path.name for path in empty_place.iterdir()] == ["out"]
+
+
+def test_brackets_on_the_command_line_are_shown_as_they_are(run):
+    for arguments in (["[/INST]"], ["compile", "--budget", "[/x]"], ["compile", "--shape", "[/x]"]):
+        code, _, err = run(*arguments)
+        assert (code, arguments[-1] in err) == (2, True)
+
+
 def test_stdout_by_its_path_goes_into_a_pipe(inputs):
     assert json.loads(shell(inputs, '"$@" -o /dev/stdout | cat').stdout)["size"]
     assert json.loads(shell(inputs, '"$@" -o >(cat); wait $!').stdout)["size"]

@@ -132,6 +132,11 @@ class _Loader(_Base):
     """Safe YAML without aliases, merge keys, dates and repeated keys; scalars are those of YAML 1.2."""
 
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
+    #: Nothing else is made of a text, whatever tag it carries.
+    yaml_constructors: ClassVar[dict[Any, Any]] = {
+        tag: _Base.yaml_constructors[tag]
+        for tag in (None, *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "float", "null", "seq", "map")))
+    }
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         # A node comes a second time only through an alias. A few lines of them can stand for gigabytes.
@@ -144,20 +149,19 @@ class _Loader(_Base):
         found: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             where = f"line {key_node.start_mark.line + 1}"
-            if not isinstance(key_node, yaml.ScalarNode):
+            key = self.construct_object(key_node) if isinstance(key_node, yaml.ScalarNode) else ()
+            if not isinstance(key, str | int | float | None):
                 raise NotPlain(f"a key at {where} is a list or a mapping; expected a word or a number")
-            key = self.construct_object(key_node)
             if key in found:
                 raise NotPlain(f"the key {shown(key)} is there twice, the second time at {where}")
             found[key] = self.construct_object(value_node, deep)
         return found
 
 
-def _decimal(loader: Any, node: Any) -> int:
-    return int(loader.construct_scalar(node))
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+_Loader.add_constructor(
+    "tag:yaml.org,2002:bool", lambda loader, node: loader.construct_scalar(node).lower() == "true"
+)
 
 
 class _Dumper(yaml.SafeDumper):
