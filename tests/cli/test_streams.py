@@ -232,8 +232,16 @@ def test_a_command_lets_go_of_its_file_however_it_ends(run, empty_place):
     assert [path.name for path in empty_place.iterdir()] == ["out"]
 
 
+def test_categories_with_brackets_reach_the_table(generate, empty_place):
+    rows = [{"prompt": "Hello", "category": "[/INST]"}, {"prompt": "fine day", "category": "[coding]"}]
+    (empty_place / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, _, err = generate("--prompts", "c.jsonl", "-n", "4")
+    assert code == 0
+    assert "[/INST]" in err and "[coding]" in err
+
+
 def test_brackets_on_the_command_line_are_shown_as_they_are(run):
-    for arguments in (["[/INST]"], ["compile", "--budget", "[/x]"], ["compile", "--shape", "[/x]"]):
+    for arguments in (["[/INST]"], ["compile", "[coding]"], ["compile", "--shape", "[/x]"]):
         code, _, err = run(*arguments)
         assert (code, arguments[-1] in err) == (2, True)
 
