@@ -270,13 +270,19 @@ def test_inputs_of_different_models_are_warned_of(sequoia, files):
     assert json.loads(out)["warnings"] == [message]
 
 
-def test_conditions_that_json_does_not_know_are_written_as_text(sequoia, files):
-    (files / "dated.yaml").write_text(
-        yaml.safe_dump(FLAT) + "conditions: &all {date: 2026-01-01, 7: seven, itself: *all}\n"
-    )
+def test_dates_and_numbered_keys_in_conditions_are_written_as_text(sequoia, files):
+    (files / "dated.yaml").write_text(yaml.safe_dump(FLAT) + "conditions: {date: 2026-01-01, 7: seven}\n")
     code, out, _ = sequoia("--profile", "dated.yaml", "--acceptance", "p.json", "-o", "-")
     assert code == 0
-    assert json.loads(out)["inputs"]["profile"]["conditions"]["date"] == "2026-01-01"
+    assert json.loads(out)["inputs"]["profile"]["conditions"] == {"date": "2026-01-01", "7": "seven"}
+
+
+def test_times_with_an_exponent_and_no_point_are_read_as_numbers(sequoia, files):
+    (files / "hw.yaml").write_text("target_seconds: [[1, 1e-2], [8, 2e-2]]\ndraft_seconds: [[1, 1e-3]]\n")
+    (files / "rates.yaml").write_text("p:\n- 5e-1\n- 1E-1\n")
+    code, out, _ = sequoia("--profile", "hw.yaml", "--acceptance", "rates.yaml", "-o", "-")
+    assert code == 0
+    assert json.loads(out)["size"] > 1
 
 
 COUNTS = {
@@ -395,7 +401,7 @@ def test_two_inputs_from_stdin_are_refused(sequoia):
             "{p: [0.95], trials: 1000, accepted: [10]}",
             "'p' row 1, rank 1, is 0.95; accepted / trials is 10 / 1000",
         ),
-        ("[0.5, .nan]", "rank 2, is nan"),
+        ("[0.5, .nan]", "entry 2 is nan; expected a finite number"),
         ("[0.5, -0.1]", "rank 2, is -0.1"),
         ('[0.5, "0.1"]', "rank 2, is '0.1'"),
         ("[]", "'p' is []"),

@@ -99,6 +99,14 @@ def test_a_prompt_goes_through_the_chat_template_unless_raw(document, models):
     assert document(*SHORT, *chat, "--raw")["token_ids"] == document(*SHORT)["token_ids"]
 
 
+def test_a_prompt_piped_from_windows_is_the_one_that_was_typed(document):
+    piped = document("-n", "12", "--raw", stdin=b"\xef\xbb\xbfHello\r\nfine day\r\n\r\n")
+    typed = document("-n", "12", "--raw", "-p", "Hello\nfine day")
+    assert [piped[key] for key in ("prompt_tokens", "token_ids")] == [
+        typed[key] for key in ("prompt_tokens", "token_ids")
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "line"),
     [

@@ -132,3 +132,10 @@ def test_a_file_cut_short_is_named_with_its_place():
     for length in range(1, len(text) - 1):
         with pytest.raises(BadInput, match=r"tree\.json"):
             TreePlan.from_document(parse_document(text[:length], "tree.json"))
+
+
+@pytest.mark.parametrize("entry", [{"shape": "chain"}, {"shape": "chain", "size": 0}, {"size": "3"}])
+def test_another_shape_without_a_usable_size_is_refused(entry):
+    data = {"schema": "sequoia-tree/1", "parents": [-1, 0], "runners_up": [entry]}
+    with pytest.raises(BadInput, match=r"'runners_up' entry 1 has size .*; expected a whole number"):
+        TreePlan.from_document(Document("x", data, ""))

@@ -15,6 +15,7 @@ import pytest
 
 from published import FOLDER
 from sequoia_cli.errors import BadInput, SequoiaError
+from sequoia_cli.measure import prompt_files
 from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, PROMPT_KEYS, Prompt, load_prompts
 
 ASK = {"role": "user", "content": "ask"}
@@ -37,7 +38,7 @@ def write(tmp_path: Path):
 @pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch):
     def _stdin(content: bytes) -> None:
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content), closed=False))
 
     return _stdin
 
@@ -174,6 +175,27 @@ def test_a_byte_order_mark_is_no_part_of_the_first_prompt(write: Any):
 
 def test_separators_that_python_calls_line_ends_may_stand_inside_a_prompt(write: Any):
     assert contents(write("p.jsonl", '{"prompt": "a\u2028b\x85c"}')) == ["a\u2028b\x85c"]
+
+
+@pytest.mark.parametrize("line", [b'{"prompt": "hi"}\n', b"hi\n"])
+def test_a_limit_ends_the_reading_of_a_stream_without_end(monkeypatch: pytest.MonkeyPatch, line: bytes):
+    class Endless(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, into: Any) -> int:
+            into[: len(line)] = line
+            return len(line)
+
+    stream = SimpleNamespace(buffer=io.BufferedReader(Endless()), closed=False)
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert [prompt.content for prompt in load_prompts("-", limit=2).prompts] == ["hi", "hi"]
+
+
+def test_a_line_without_end_is_refused(write: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prompt_files, "MAX_LINE_BYTES", 2**20)
+    with pytest.raises(BadInput, match=r"line 2: longer than 1 MiB"):
+        load_prompts(write("p.txt", "one\n" + "x" * 2**21))
 
 
 def test_a_limit_takes_the_first_and_reads_no_further(write: Any):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sequoia_cli.cli import options
-from sequoia_cli.errors import BadInput
+from sequoia_cli.errors import BadInput, memory_for
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.console import Commentary
@@ -82,12 +82,11 @@ def acceptance_command(
         sequoia acceptance --merge a.yaml --merge b.yaml -o both.yaml
     """
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.cli.files import publish, record, resumable
-    from sequoia_cli.core.artifact import Output
+    from sequoia_cli.cli.files import publish, record, reserved, resumable
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     if merge:
-        place = Output(output or "profiles/merged_rates.yaml", force=force)
+        place = reserved(context, output or "profiles/merged_rates.yaml", force=force)
         result = _merged(merge, record(context, {}, []))
         publish("acceptance", result.to_dict(), place, json, say)
         _show(result, say)
@@ -106,7 +105,7 @@ def acceptance_command(
     trials = Trials(sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(verifier))
     if estimator == ESTIMATORS[0]:
         check_positional(trials)
-    place = Output(output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
+    place = reserved(context, output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
     if dataset is None and limit is None and skip is None:
         limit = BUILTIN_FOR_COMPILING
         say.note(f"the first {limit} built-in prompts; those after them are for results (--skip {limit})")
@@ -205,18 +204,19 @@ def _measure(
     samples = [PromptCounts.from_entry(entry) for entry in journal.entries]
     if samples:
         say.note(f"continuing an interrupted run: {len(samples)} of {len(prompts)} prompts are done")
-    with say.progress(TextColumn("{task.fields[rate]}")) as bar:
+    with say.progress(TextColumn("{task.fields[rate]}", markup=False)) as bar:
         task = bar.add_task("prompts", total=len(prompts), completed=len(samples), rate="")
         for index in range(len(samples), len(prompts)):
-            counts = estimate(
-                session.target,
-                session.drafts[0],
-                prompts[index],
-                trials,
-                index=index,
-                eos_ids=session.eos_ids,
-                generator=torch.Generator().manual_seed(seeds[index]),
-            )
+            with memory_for(f"prompt {index + 1} of {len(prompts[index])} tokens, {trials.depths} layers"):
+                counts = estimate(
+                    session.target,
+                    session.drafts[0],
+                    prompts[index],
+                    trials,
+                    index=index,
+                    eos_ids=session.eos_ids,
+                    generator=torch.Generator().manual_seed(seeds[index]),
+                )
             journal.add(entry := counts.to_entry())
             samples.append(PromptCounts.from_entry(entry))  # as a resumed run would read it
             rate, error = pooled_rate(samples, rank=0)

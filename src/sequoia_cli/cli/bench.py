@@ -114,9 +114,9 @@ def bench_command(
         smallest_context,
     )
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.cli.files import publish, record
+    from sequoia_cli.cli.files import publish, record, reserved
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_tree
-    from sequoia_cli.core.artifact import Output, render
+    from sequoia_cli.core.artifact import render
     from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
 
     say = Commentary(quiet=quiet, progress=not no_progress)
@@ -135,7 +135,7 @@ def bench_command(
     if not scaling and baseline not in names:
         raise BadInput(f"--baseline is {baseline}; expected one of {', '.join(names)}")
     pythons = interpreters(python or [], list(ENGINES))
-    place = Output(output, force=force) if output is not None else None
+    place = reserved(context, output, force=force) if output is not None else None
     plan = read_tree(tree, say)
     first = skip if skip is not None else BUILTIN_FOR_COMPILING if prompts is None else 0
     asked = None if scaling else load_prompts(prompts, limit=limit, skip=first, column=column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -85,7 +86,7 @@ def interpreters(given: Sequence[str], engines: Sequence[str]) -> dict[str, str]
             raise BadInput(
                 f"--python is '{entry}'; expected ENGINE=PATH with an engine of {', '.join(engines)}"
             )
-        program = shutil.which(str(Path(path).expanduser()))
+        program = shutil.which(os.path.expanduser(path))
         if program is None:
             raise BadInput(
                 f"--python {engine}: there is no program '{path}'",

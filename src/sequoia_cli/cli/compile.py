@@ -98,6 +98,7 @@ def compile_command(
         fixed_shape,
     )
     from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.files import reserved
 
     limits = checked_limits(budget, max_depth, max_branch, size)
     fixed = fixed_shape(shape, context)
@@ -109,11 +110,11 @@ def compile_command(
     from sequoia_cli.compiler.choose import choose
     from sequoia_cli.compiler.confidence import Rechoose, assess
     from sequoia_cli.compiler.fixed import weigh
-    from sequoia_cli.core.artifact import Output, render
+    from sequoia_cli.core.artifact import render
     from sequoia_cli.core.paths import remember_latest
 
     what = re.sub("[:,]", "_", shape) if fixed else limits.budget
-    target = Output(output or f"trees/{inputs.name}_{what}.json", force=force, allow_same=True)
+    target = reserved(context, output or f"trees/{inputs.name}_{what}.json", force=force, allow_same=True)
     rows = inputs.estimate.rows
     if fixed is None:
         announce_tables(limits, inputs, say)
@@ -131,7 +132,7 @@ def compile_command(
     if json and not target.is_stdout:
         typer.echo(text, nl=False)
     # A baseline is to be compared with, not what this machine is to use from now on.
-    if not target.is_stdout and not inputs.shipped and fixed is None:
+    if not target.is_stream and not inputs.shipped and fixed is None:
         remember_latest("tree", target.path)
 
     from sequoia_cli.cli.compile_report import explanation, summary

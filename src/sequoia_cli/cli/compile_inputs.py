@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -47,11 +46,11 @@ class Inputs:
                 "digest": self.documents["profile"].digest,
                 "origin": self.profile.origin,
                 "device": self.profile.device,
-                "conditions": _plain(self.profile.conditions),
+                "conditions": dict(self.profile.conditions),
             },
             "acceptance": {
                 "digest": self.documents["acceptance"].digest,
-                "conditions": _plain(self.rates.conditions),
+                "conditions": dict(self.rates.conditions),
             },
         }
 
@@ -96,15 +95,6 @@ def _pick(kind: str, given: str | None) -> tuple[str, Origin]:
     if (measured := latest(kind)) is not None:
         return str(measured), "measured"
     return str(shipped("profiles", SHIPPED[kind])), "shipped"
-
-
-def _plain(value: Any, levels: int = 8) -> Any:
-    """The value as JSON can hold it: YAML also has dates, keys that are no strings, and loops."""
-    if levels and isinstance(value, Mapping):
-        return {str(key): _plain(inner, levels - 1) for key, inner in value.items()}
-    if levels and isinstance(value, list):
-        return [_plain(inner, levels - 1) for inner in value]
-    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _say_default(kind: str, path: str, origin: Origin, profile: HardwareProfile, say: Commentary) -> None:

@@ -17,7 +17,8 @@ from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_o
 from sequoia_cli.cli.distill_report import provenance, show_draft
 from sequoia_cli.cli.distill_texts import scripts_for, split, written
 from sequoia_cli.cli.distill_training import Job, Left, still_wrong, train
-from sequoia_cli.core.artifact import render, write_atomically
+from sequoia_cli.core.artifact import render
+from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
 from sequoia_cli.measure.prompts import load_prompts
 
@@ -47,6 +48,7 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         force=inputs.force,
         corpus=inputs.corpus,
     )
+    context.call_on_close(folder.release)
     prompts = (
         load_prompts(inputs.dataset, limit=inputs.limit, column=inputs.column) if inputs.dataset else None
     )

@@ -68,7 +68,7 @@ def written(
         say.note(f"going on from {corpus.tokens:,} tokens in {corpus.folder}")
     target = writer()
     began, before = time.perf_counter(), corpus.tokens
-    with say.progress(TextColumn("{task.fields[rate]}")) as bar:
+    with say.progress(TextColumn("{task.fields[rate]}", markup=False)) as bar:
         task = bar.add_task("writing texts", total=inputs.tokens, completed=corpus.tokens, rate="")
 
         def on_tokens(count: int) -> None:

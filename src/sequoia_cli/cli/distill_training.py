@@ -111,7 +111,7 @@ def train(job: Job, student: Student, heads: Heads, left: Left, digest: str, say
 def _run(training: Training, job: Job, say: Commentary) -> None:
     """Train with a bar; where there is no terminal, with a line per look at held-out texts."""
     rates = "p_1" if job.number == 0 else "p_1 of what is left"
-    with say.progress(TextColumn("{task.fields[state]}")) as bar:
+    with say.progress(TextColumn("{task.fields[state]}", markup=False)) as bar:
         task = bar.add_task(job.name, total=training.steps, completed=training.step, state="")
 
         def on_step(progress: Progress) -> None:

@@ -13,9 +13,10 @@ import typer
 
 from sequoia_cli import __version__
 from sequoia_cli.cli.console import Commentary
-from sequoia_cli.core.artifact import Output, render
+from sequoia_cli.core.artifact import render
 from sequoia_cli.core.journal import Journal
 from sequoia_cli.core.paths import remember_latest
+from sequoia_cli.core.writing import Output
 
 #: Options that do not change what a file says.
 _ELSEWHERE = {"output", "force", "json", "quiet", "no_progress", "explain"}
@@ -39,6 +40,15 @@ def command_line(context: typer.Context, without: Collection[str] = ()) -> str:
             for part in value if isinstance(value, list | tuple) else [value]:
                 words += [flag, _portable(str(part))]
     return shlex.join(words)
+
+
+def reserved(
+    context: typer.Context, path: Path | str, *, force: bool = False, allow_same: bool = False
+) -> Output:
+    """The output of a command, reserved until the command ends."""
+    place = Output(path, force=force, allow_same=allow_same)
+    context.call_on_close(place.release)
+    return place
 
 
 def _portable(word: str) -> str:
@@ -73,7 +83,7 @@ def publish(kind: str | None, data: Mapping[str, Any], place: Output, as_json: b
     """Write a file, note it as this machine's latest of its `kind` (None: do not), print it if asked to."""
     place.write(render(data, "json" if as_json and place.is_stdout else "yaml"))
     if not place.is_stdout:
-        if kind is not None:
+        if kind is not None and not place.is_stream:
             remember_latest(kind, place.path)
         say.note(f"wrote {place.path}")
         if as_json:

@@ -68,7 +68,8 @@ def generate_command(
     """Continue prompts with speculative decoding.
 
     Text streams to stdout, statistics go to stderr. Another tree gives another
-    sample at temperatures above 0, of the same distribution.
+    sample at temperatures above 0, of the same distribution. A prompt from stdin
+    is taken without the line breaks at its end; --prompt keeps them.
 
         sequoia generate --tree trees/a100_128.json --prompt "Why is the sky blue?"
 

@@ -85,7 +85,9 @@ def read_prompts(
         return load_prompts(source, limit=limit, skip=skip or 0, column=column).prompts
     if sys.stdin is None or sys.stdin.isatty():
         raise BadInput("no prompt", hint='give one with --prompt "...", --prompts FILE, or pipe it in')
-    text = sys.stdin.buffer.read().decode("utf-8", errors="surrogateescape").rstrip("\n")
+    # A shell on Windows begins what it pipes with a byte order mark and ends lines with CRLF.
+    text = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape")
+    text = text.replace("\r\n", "\n").rstrip("\n")
     if not text.strip():
         raise BadInput("stdin is empty; it was to be the prompt", hint='give one with --prompt "..."')
     return (Prompt("1", text),)

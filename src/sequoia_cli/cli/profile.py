@@ -57,14 +57,13 @@ def profile_command(
     """
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.compiler.roofline import CONTEXT, MODELLED_DEVICES, modelled_profile
-    from sequoia_cli.core.artifact import Output
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     if modelled:
-        from sequoia_cli.cli.files import publish
+        from sequoia_cli.cli.files import publish, reserved
 
         result = modelled_profile(device, CONTEXT if context is None else context)
-        place = Output(output or f"profiles/{device}.yaml", force=force, allow_same=True)
+        place = reserved(context_, output or f"profiles/{device}.yaml", force=force, allow_same=True)
         publish(None, result.to_dict(), place, json, say)  # not this machine's
         _show(result, say)
         return
@@ -76,7 +75,7 @@ def profile_command(
     sizes, context = _sizes(tokens), 128 if context is None else context
     options.at_least({"--context": (context, 1), "--repeats": (repeats, 1)})
 
-    from sequoia_cli.cli.files import publish, record, resumable
+    from sequoia_cli.cli.files import publish, record, reserved, resumable
     from sequoia_cli.engine.loading.sources import plain_name
     from sequoia_cli.measure.latency import (
         context_prompt,
@@ -88,7 +87,7 @@ def profile_command(
     from sequoia_cli.measure.session import open_session, packages
 
     pair = options.samplings(temperature, 0, 1.0, None, 0, say)
-    place = Output(output or f"profiles/{plain_name(target)}.yaml", force=force)
+    place = reserved(context_, output or f"profiles/{plain_name(target)}.yaml", force=force)
     session = open_session(
         target,
         [draft],

@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from sequoia_cli.core.artifact import write_atomically
+from sequoia_cli.core.parsing import parse_json
+from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.errors import SequoiaError
 
 
@@ -58,7 +59,7 @@ class Journal:
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    return json.dumps(entry) + "\n"
+    return json.dumps(entry, allow_nan=False) + "\n"
 
 
 def _read(path: Path, header: dict[str, Any]) -> list[dict[str, Any]]:
@@ -70,7 +71,7 @@ def _read(path: Path, header: dict[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for line in lines:
         try:
-            found.append(json.loads(line))
+            found.append(parse_json(line))
         except ValueError:
             break
     return found[1:] if found and found[0] == header else []

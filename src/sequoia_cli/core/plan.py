@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_number, shown
+from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_count, is_number
+from sequoia_cli.core.parsing import shown
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.errors import BadInput
 
@@ -109,9 +110,16 @@ class TreePlan:
 
 
 def _runners_up(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    listed = fields.data.get("runners_up") or []
+    listed = fields.data.get("runners_up")
+    if listed is None:
+        return ()
     if not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed):
         raise fields.wrong("runners_up", "a list of mappings")
+    for number, entry in enumerate(listed, 1):
+        size = entry.get("size")
+        if not is_count(size) and ("size" in entry or entry.get("shape") == "chain"):
+            where = f"{fields.source}: 'runners_up' entry {number}"
+            raise BadInput(f"{where} has size {shown(size)}; expected a whole number of at least 1")
     return tuple(listed)
 
 
@@ -123,7 +131,7 @@ def _prediction(fields: Fields) -> Prediction | None:
     for key in ("tokens_per_step", "seconds_per_step", "speedup"):
         value = stated.get(key)
         if value is not None and not (is_number(value) and value > 0):
-            raise BadInput(f"{fields.source}: 'predicted.{key}' is {value!r}; expected a number above 0")
+            raise BadInput(f"{fields.source}: 'predicted.{key}' is {shown(value)}; expected a number above 0")
         if value is not None:
             values[key] = value
     for key in ("tokens_per_step_interval", "speedup_interval"):

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from sequoia_cli.core.artifact import shown
+from sequoia_cli.core.parsing import shown
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompt_files import Record, open_source
 

@@ -13,6 +13,7 @@ from sequoia_cli.core.tree import ROOT_ONLY
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.verifiers import Verifier
 from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.errors import memory_for
 from sequoia_cli.measure.generation import Generation, generate
 from sequoia_cli.measure.prompts import Prompt
 from sequoia_cli.measure.session import Session
@@ -76,17 +77,19 @@ class Run:
         on_text: Callable[[str], None] = lambda piece: None,
         result: Generation | None = None,
     ) -> Generation:
-        return generate(
-            decoder,
-            self.session.tokenizer,
-            ids,
-            self.max_new_tokens,
-            eos_ids=self.session.eos_ids,
-            stop=self.stop,
-            seed=seed,
-            on_text=on_text,
-            result=result,
-        )
+        what = f"{len(ids)} tokens of prompt, {self.max_new_tokens} new ones, {decoder.tree.size} nodes"
+        with memory_for(what):
+            return generate(
+                decoder,
+                self.session.tokenizer,
+                ids,
+                self.max_new_tokens,
+                eos_ids=self.session.eos_ids,
+                stop=self.stop,
+                seed=seed,
+                on_text=on_text,
+                result=result,
+            )
 
     @property
     def total(self) -> Speculation:

@@ -92,8 +92,8 @@ def _kind(block: FastBlock) -> str:
 
 def _compiled(block: FastBlock, kind: str, announce: Callable[[str], None]) -> Compiled | None:
     """The layer's package, kept or made; None where that cannot be done."""
-    place = cache_dir() / "compiled" / f"{kind}.pt2"
     try:
+        place = cache_dir() / "compiled" / f"{kind}.pt2"
         if not place.exists() and _compiler() is None:
             announce(
                 "no C++ compiler was found: the layers run uncompiled, which is slower "

@@ -10,7 +10,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from sequoia_cli.core.artifact import is_number, render, shown, write_atomically
+from sequoia_cli.core.artifact import is_number, render
+from sequoia_cli.core.parsing import shown
+from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.engine.feature_model import FeatureConfig, FeatureModel
 from sequoia_cli.engine.loading.foreign import read_json
 from sequoia_cli.engine.loading.sources import Source

@@ -49,7 +49,7 @@ def locate(role: str, name: str) -> Source:
     if name in ALIASES:
         return Source(role, name, "alias")
     source = Source(role, name, "folder")
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if name and path.is_dir():
         return source
     if name and path.exists():
@@ -80,7 +80,7 @@ def fetch_description(source: Source, announce: Announce) -> Path:
     if source.name == DRAFT_ALIAS:
         return package_data("drafts", DRAFT_ALIAS)
     if source.kind == "folder":
-        return Path(source.name).expanduser()
+        return Path(os.path.expanduser(source.name))
     meant = _close_aliases(source.name) or _close_paths(source.name, Path(source.name))
     return hub.fetch(source.name, hub.DESCRIPTION, str(source), hint=meant)
 
