@@ -36,6 +36,7 @@ def bench_command(
     ] = None,
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
     limit: Annotated[int, typer.Option("--limit", help="Use the first N prompts.")] = 8,
+    skip_bad: options.SkipBad = False,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
     ] = 64,
@@ -103,14 +104,20 @@ def bench_command(
         {"--limit": (limit, 1), "--max-new-tokens": (max_new_tokens, 2), "--rounds": (rounds, 1)}
     )
     names = chosen_engines(engines or (bench_scaling.DEFAULT_ENGINES if scaling else None), list(ENGINES))
-    if scaling and prompts is not None:
-        raise BadInput("--scaling has prompts of its own, of many lengths, and --prompts is given")
+    if scaling:
+        options.refuse_idle(
+            context,
+            "--scaling has prompts of its own, of many lengths, and no baseline",
+            "prompts column limit skip_bad baseline",
+        )
     if not scaling and baseline not in names:
         raise BadInput(f"--baseline is {baseline}; expected one of {', '.join(names)}")
     pythons = interpreters(python or [], list(ENGINES))
     place = Output(output, force=force) if output is not None else None
     plan = read_tree(tree, say)
-    asked = None if scaling else load_prompts(prompts, limit=limit, column=column)
+    asked = None if scaling else load_prompts(prompts, limit=limit, column=column, skip_bad=skip_bad)
+    if asked is not None:
+        say.notes(asked.notes)
     sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say)
     import torch
 

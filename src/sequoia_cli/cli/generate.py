@@ -32,6 +32,7 @@ def generate_command(
     builtin: Annotated[bool, typer.Option("--builtin", help="Use the built-in prompts.")] = False,
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None,
+    skip_bad: options.SkipBad = False,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
     ] = 256,
@@ -87,7 +88,9 @@ def generate_command(
         say.note("--plain decodes without speculation: --tree changes nothing")
     plan = None if plain else read_tree(tree, say)
     stdin_taken = tree == "-" and not plain
-    asked = read_prompts(prompt, prompts, builtin, column, limit, stdin_taken=stdin_taken)
+    asked = read_prompts(
+        prompt, prompts, builtin, column, limit, say, skip_bad=skip_bad, stdin_taken=stdin_taken
+    )
 
     from sequoia_cli.cli.generate_report import document, summary
     from sequoia_cli.engine.verifiers import verifier_named

@@ -64,6 +64,9 @@ Verifier = Annotated[
         "naive or traversal. At temperature 0 all are the same.",
     ),
 ]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out prompts that cannot be used, and name them.")
+]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not put prompts through the chat template.")]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, max=(1 << 64) - 1, help="Seed of every prompt's random numbers.")
@@ -82,6 +85,30 @@ def at_least(values: Mapping[str, tuple[int | None, int]]) -> None:
     for flag, (value, least) in values.items():
         if value is not None and value < least:
             raise BadInput(f"{flag} is {value}; at least {least} is needed")
+
+
+def given(context: typer.Context, names: str) -> list[str]:
+    """The flags that were given, of the options with these `names` (separated by spaces)."""
+    wanted = names.split()
+    return [
+        max(option.opts, key=len)
+        for option in context.command.params
+        if (name := option.name or "") in wanted
+        and (source := context.get_parameter_source(name)) is not None
+        and source.name != "DEFAULT"
+    ]
+
+
+def refuse_idle(context: typer.Context, reason: str, names: str) -> None:
+    """Raise `BadInput` where options with these `names` were given, which `reason` leaves without effect."""
+    if flags := given(context, names):
+        raise BadInput(f"{reason}; without effect: {', '.join(flags)}", hint="leave them out")
+
+
+def note_idle(context: typer.Context, reason: str, names: str, say: Commentary) -> None:
+    """The same as a note: for options that change no file, and that a script may always give."""
+    if flags := given(context, names):
+        say.note(f"{reason}; without effect: {', '.join(flags)}")
 
 
 def samplings(
