@@ -111,7 +111,9 @@ def acceptance_command(
     from sequoia_cli.measure.session import open_session, packages, plain_name
     from sequoia_cli.measure.trials import Trials
 
-    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
+    sampling, draft_sampling = options.samplings(
+        temperature, top_k, top_p, draft_temperature, seed, say, verifier
+    )
     trials = Trials(sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(verifier))
     if estimator == ESTIMATORS[0]:
         check_positional(trials)

@@ -118,7 +118,7 @@ def bench_command(
     asked = None if scaling else load_prompts(prompts, limit=limit, column=column, skip_bad=skip_bad)
     if asked is not None:
         say.notes(asked.notes)
-    sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say)
+    sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say, verifier)
     import torch
 
     from sequoia_cli.bench.prompts import describe_target

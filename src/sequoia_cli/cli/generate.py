@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from sequoia_cli.measure.run import Run
 
 
+#: Options of the draft and of verifying what it proposes.
+_SPECULATION = "draft quantize_draft draft_temperature verifier"
+
+
 def generate_command(
+    context: typer.Context,
     tree: Annotated[
         str | None,
         typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
@@ -84,9 +89,15 @@ def generate_command(
     drafts = distinct_drafts(draft)
     if any(not text for text in stop or []):
         raise BadInput("--stop is empty; expected a text")
-    if plain and tree is not None:
-        say.note("--plain decodes without speculation: --tree changes nothing")
+    if not (prompt or prompts or builtin):
+        options.refuse_idle(context, "stdin is one prompt", "limit")
     plan = None if plain else read_tree(tree, say)
+    for idle, reason, names in (
+        (plain, "--plain decodes without speculation", f"tree {_SPECULATION}"),
+        (plan is not None and plan.tree.size == 1, "this plan does not speculate", _SPECULATION),
+    ):
+        if idle:
+            options.note_idle(context, reason, names, say)
     stdin_taken = tree == "-" and not plain
     asked = read_prompts(
         prompt, prompts, builtin, column, limit, say, skip_bad=skip_bad, stdin_taken=stdin_taken
@@ -97,7 +108,9 @@ def generate_command(
     from sequoia_cli.measure.run import Run
     from sequoia_cli.measure.session import open_session
 
-    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
+    sampling, draft_sampling = options.samplings(
+        temperature, top_k, top_p, draft_temperature, seed, say, verifier
+    )
     rule = verifier_named(verifier)
     rule.check_drafts(len(drafts))
     speculates = plan is not None and plan.tree.size > 1

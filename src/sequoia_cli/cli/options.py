@@ -112,7 +112,13 @@ def note_idle(context: typer.Context, reason: str, names: str, say: Commentary) 
 
 
 def samplings(
-    temperature: float, top_k: int, top_p: float, draft_temperature: float | None, seed: int, say: Commentary
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    draft_temperature: float | None,
+    seed: int,
+    say: Commentary,
+    verifier: str = DEFAULT_VERIFIER,
 ) -> tuple[Sampling, Sampling]:
     """The target's and the draft's sampling. Raises `BadInput`; says which options have no effect."""
     from sequoia_cli.engine.decode import default_draft_sampling
@@ -124,13 +130,14 @@ def samplings(
     if not (0 < shape < math.inf or (shape == 0 and sampling.greedy)):
         raise BadInput(f"--draft-temperature is {shape}; expected a number above 0")
     if sampling.greedy:
-        given = {
+        asked = {
             "--top-k": top_k,
             "--top-p": top_p < 1,
             "--draft-temperature": draft_temperature is not None,
+            "--verifier": verifier != DEFAULT_VERIFIER,
             "--seed": seed,
         }
-        if idle := [flag for flag, value in given.items() if value]:
+        if idle := [flag for flag, value in asked.items() if value]:
             say.note(f"temperature 0 takes the most probable token; without effect: {', '.join(idle)}")
     if sampling.greedy or draft_temperature is None:
         return sampling, default_draft_sampling(sampling)
