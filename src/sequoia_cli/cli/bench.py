@@ -113,6 +113,13 @@ def bench_command(
     if not scaling and baseline not in names:
         raise BadInput(f"--baseline is {baseline}; expected one of {', '.join(names)}")
     pythons = interpreters(python or [], list(ENGINES))
+    for used, reason, flag in (
+        (any(ENGINES[name].reads_gguf for name in names), "none of these engines reads GGUF", "gguf"),
+        ("assisted" in names, "none of these engines takes an assistant", "assistant"),
+        (pythons.keys() <= set(names), "an engine of --python is none of these", "python"),
+    ):
+        if not used:
+            options.refuse_idle(context, f"{reason} ({', '.join(names)})", flag)
     place = Output(output, force=force) if output is not None else None
     plan = read_tree(tree, say)
     asked = None if scaling else load_prompts(prompts, limit=limit, column=column, skip_bad=skip_bad)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sequoia_cli.cli import options
 from sequoia_cli.cli.compile_limits import DEFAULT_BRANCH, DEFAULT_DEPTH
 
 if TYPE_CHECKING:
@@ -96,8 +95,6 @@ def compile_command(
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.compiler.shape_names import named_shape
 
-    if quiet:
-        options.refuse_idle(context, "--quiet shows nothing on stderr", "explain")
     limits = checked_limits(budget, max_depth, max_branch, size)
     fixed = named_shape(shape)
     if fixed is not None:
