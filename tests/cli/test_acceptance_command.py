@@ -289,6 +289,19 @@ def test_what_was_counted_already_is_left_out_with_a_note(measured, run, empty_p
         assert json.loads(out)["trials"] == expected["trials"]
 
 
+def test_counts_of_unknown_prompts_are_warned_of(measured, run, empty_place):
+    data = measured()
+    for sample in data["samples"]:
+        del sample["id"], sample["digest"]
+    data["conditions"]["dataset"]["digest"] = "sha256:other"
+    (empty_place / "old.json").write_text(json.dumps(data))
+    code, out, err = run("acceptance", "--merge", "rates.yaml", "--merge", "old.json", "-o", "-", "--json")
+    assert code == 0
+    warning = "old.json does not say which prompts it counted: those of other files may count twice"
+    assert f"warning: {warning}" in err
+    assert json.loads(out)["warnings"] == [warning]
+
+
 def test_runs_on_two_machines_add_up_and_both_are_named(measured, run, empty_place):
     here, there = measured("--limit", "2"), measured(name="there.yaml")
     there["samples"] = there["samples"][2:]

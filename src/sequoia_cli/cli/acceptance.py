@@ -93,7 +93,8 @@ def acceptance_command(
             " ".join(name for name in context.params if name not in kept),
         )
         place = Output(output or "profiles/merged_rates.yaml", force=force)
-        result = _merged(merge, record(context, {}, []), say)
+        result = _merged(merge, say)
+        result = replace(result, record=record(context, {}, say.warnings))
         publish("acceptance", result.to_dict(), place, json, say)
         _show(result, say)
         return
@@ -267,7 +268,7 @@ def _finished(prompts: Sequence[Asked], journal: Journal, force: bool) -> dict[i
     return found
 
 
-def _merged(paths: list[str], record: dict[str, Any], say: Commentary) -> AcceptanceRates:
+def _merged(paths: list[str], say: Commentary) -> AcceptanceRates:
     from sequoia_cli.core.artifact import read_document
     from sequoia_cli.core.merging import merged
     from sequoia_cli.core.rates import AcceptanceRates
@@ -292,8 +293,10 @@ def _merged(paths: list[str], record: dict[str, Any], say: Commentary) -> Accept
         known = (len(before.samples) if before else 0) + len(rates.samples) - len(total.samples)
         if known:
             say.note(f"{path}: {known} of {len(rates.samples)} prompts are counted already and left out")
+        if known < len(rates.samples) and not all(sample.digest for sample in rates.samples):
+            say.warn(f"{path} does not say which prompts it counted: those of other files may count twice")
     assert total is not None
-    return replace(total, record=record)
+    return total
 
 
 def _show(result: AcceptanceRates, say: Commentary) -> None:
