@@ -247,6 +247,27 @@ def test_scaling_has_prompts_of_its_own(run, pair, scripted):
         assert f"--scaling has prompts of its own, of many lengths, and {flag} is given" in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--scaling", "--limit", "3"), "of many lengths, and no baseline; without effect: --limit\n"),
+        (("--engines", "plain", "--gguf", "x"), "reads GGUF (plain); without effect: --gguf\n"),
+        (
+            ("--engines", "plain", "--assistant", "x"),
+            "takes an assistant (plain); without effect: --assistant\n",
+        ),
+        (("--engines", "plain", "--python", "vllm=sh"), "none of these (plain); without effect: --python\n"),
+    ],
+)
+def test_options_without_effect_are_refused(run, pair, scripted, arguments, line):
+    code, _, err = run(
+        "bench", *pair, *arguments, *([] if "--scaling" in arguments else ["--baseline", "plain"])
+    )
+    assert code == 2
+    assert line in err
+    assert "work" not in scripted
+
+
 def test_a_prompt_that_cannot_be_encoded_is_named(run, pair, scripted, empty_place):
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     prompts = [{"id": "first", "prompt": "Hello"}, {"id": "second", "messages": turns}]

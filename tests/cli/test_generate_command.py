@@ -207,6 +207,22 @@ def test_a_tree_compiled_for_another_setting_is_warned_of_by_name(generate, empt
         assert part in warning
 
 
+def test_a_tree_compiled_for_another_machine_shape_of_samples_or_length_is_warned_of(generate, empty_place):
+    rates = {"temperature": 1.0, "top_p": 0.5, "top_k": 7, "draft_temperature": 0.3, "verifier": "naive"}
+    times = {"device": "A100", "conditions": {"context": 5000}}
+    inputs = {"acceptance": {"conditions": rates}, "profile": times}
+    plan = {"schema": "sequoia-tree/1", "parents": [-1, 0], "inputs": inputs}
+    (empty_place / "other.json").write_text(json.dumps(plan))
+    code, out, _ = generate(*SHORT, "-T", "1", "--tree", "other.json", "--json")
+    assert code == 0
+    (warning,) = json.loads(out)["warnings"]
+    for part in (
+        *("device A100, here ", "top_p 0.5, here 1.0", "top_k 7, here 0", "draft_temperature 0.3, here 1.0"),
+        *("verifier naive, here sequoia", "context 5000, here "),
+    ):
+        assert part in warning
+
+
 def test_a_tree_compiled_for_a_draft_before_another_training_is_warned_of(run, pair, document, models):
     from sequoia_cli.measure.session import open_session
 

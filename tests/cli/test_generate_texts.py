@@ -167,7 +167,15 @@ def test_the_draft_temperature_is_the_drafts_alone(document, greedy):
         (["--top-p", "0.9", "--seed", "3"], "without effect: --top-p, --seed\n"),
         (["--draft-temperature", "0.5"], "without effect: --draft-temperature\n"),
         (["--draft-temperature", "0"], "without effect: --draft-temperature\n"),
-        (["--plain"], "--plain decodes without speculation: --tree changes nothing"),
+        (["--plain"], "--plain decodes without speculation; without effect: --tree, --draft\n"),
+        (
+            ["--plain", "--quantize-draft", "int8", "--verifier", "naive"],
+            "speculation; without effect: --tree, --verifier, --draft, --quantize-draft\n",
+        ),
+        (
+            ["--verifier", "naive"],
+            "temperature 0 takes the most probable token; without effect: --verifier\n",
+        ),
     ],
 )
 def test_options_without_effect_are_noted_once(generate, arguments, line):
@@ -195,10 +203,9 @@ def test_compare_of_one_prompt_says_that_its_texts_are_equal(generate):
     assert "1 of 1 texts equal plain decoding's id for id" in generate(*PROMPT, "-n", "5", "--compare")[2]
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [("float32", 3), ("bfloat16", 0)])
-def test_a_greedy_text_unlike_the_plain_one_fails_the_check_in_float32(
-    generate, monkeypatch, dtype, expected
-):
+@pytest.fixture
+def wrong_trees(monkeypatch):
+    """Trees that are verified wrongly, so that a greedy text differs from plain decoding's."""
     from dataclasses import replace
 
     from sequoia_cli.engine import continuation
@@ -209,6 +216,22 @@ def test_a_greedy_text_unlike_the_plain_one_fails_the_check_in_float32(
         return replace(right(tree, *arguments), **({"next_token": 5} if tree.size > 1 else {}))
 
     monkeypatch.setattr(continuation, "verify_greedy", wrong)
+
+
+@pytest.mark.usefixtures("wrong_trees")
+def test_texts_of_prompts_with_one_id_are_counted_one_by_one(generate, empty_place):
+    rows = [json.dumps({"id": 7, "prompt": text}) for text in "abc"]
+    (empty_place / "same.jsonl").write_text("\n".join(rows))
+    code, out, err = generate("--prompts", "same.jsonl", "-n", "12", "--compare", "--json")
+    assert code == 3
+    assert list(json.loads(out)["first_differences"]) == ["7", "7#2", "7#3"]
+    assert "0 of 3 texts equal plain decoding's" in err
+    assert "2 prompts had the id of another one and have a number added: 7#2, 7#3" in err
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float32", 3), ("bfloat16", 0)])
+@pytest.mark.usefixtures("wrong_trees")
+def test_a_greedy_text_unlike_the_plain_one_fails_the_check_in_float32(generate, dtype, expected):
     code, out, err = generate(*PROMPT, "-n", "12", "--compare", "--dtype", dtype, "--json")
     assert code == expected
     assert len(json.loads(out)["token_ids"]) == 12

@@ -41,6 +41,7 @@ def bench_command(
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
     limit: Annotated[int, typer.Option("--limit", help="Use N prompts; below 6 there are no intervals.")] = 8,
     skip: options.Skip = None,
+    skip_bad: options.SkipBad = False,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
     ] = 64,
@@ -129,17 +130,30 @@ def bench_command(
         }
     )
     names = chosen_engines(engines or (bench_scaling.DEFAULT_ENGINES if scaling else None), list(ENGINES))
-    for flag, given in {"--prompts": prompts, "--skip": skip}.items():
-        if scaling and given is not None:
-            raise BadInput(f"--scaling has prompts of its own, of many lengths, and {flag} is given")
+    if scaling:
+        options.refuse_idle(
+            context,
+            "--scaling has prompts of its own, of many lengths, and no baseline",
+            "prompts column limit skip skip_bad baseline",
+        )
     if not scaling and baseline not in names:
         raise BadInput(f"--baseline is {baseline}; expected one of {', '.join(names)}")
     pythons = interpreters(python or [], list(ENGINES))
+    for used, reason, flag in (
+        (any(ENGINES[name].reads_gguf for name in names), "none of these engines reads GGUF", "gguf"),
+        ("assisted" in names, "none of these engines takes an assistant", "assistant"),
+        (pythons.keys() <= set(names), "an engine of --python is none of these", "python"),
+    ):
+        if not used:
+            options.refuse_idle(context, f"{reason} ({', '.join(names)})", flag)
     place = reserved(context, output, force=force) if output is not None else None
     plan = read_tree(tree, say)
     first = skip if skip is not None else BUILTIN_FOR_COMPILING if prompts is None else 0
-    asked = None if scaling else load_prompts(prompts, limit=limit, skip=first, column=column)
-    sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say)
+    asked = None
+    if not scaling:
+        asked = load_prompts(prompts, limit=limit, skip=first, column=column, skip_bad=skip_bad)
+        say.notes(asked.notes)
+    sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say, verifier)
     import torch
 
     from sequoia_cli.bench.prompts import describe_target

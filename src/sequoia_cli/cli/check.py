@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_command(
+    context: typer.Context,
     tree: Annotated[
         str | None,
         typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
@@ -33,6 +34,7 @@ def check_command(
     ] = False,
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
     limit: Annotated[int, typer.Option("--limit", help="Use the first N prompts.")] = 8,
+    skip_bad: options.SkipBad = False,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
     ] = 64,
@@ -88,8 +90,13 @@ def check_command(
     if plan.tree.size == 1:
         raise BadInput("the tree is the root alone, plain decoding: nothing to check", hint="give a --tree")
     own = builtin or not (prompt or prompts or (tree != "-" and stdin_holds_text()))
-    asked = read_prompts(prompt, prompts, own, column, limit, stdin_taken=tree == "-")
-    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
+    asked = read_prompts(prompt, prompts, own, column, limit, say, skip_bad=skip_bad, stdin_taken=tree == "-")
+    sampling, draft_sampling = options.samplings(
+        temperature, top_k, top_p, draft_temperature, seed, say, verifier
+    )
+
+    if sampling.greedy:
+        options.note_idle(context, "--temperature 0 leaves out the sampled part", "samples", say)
 
     from sequoia_cli.engine.verifiers import verifier_named
 

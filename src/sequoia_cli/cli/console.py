@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -36,6 +36,11 @@ class Commentary:
     def note(self, text: str) -> None:
         """Something worth knowing: which default was chosen, what was written."""
         self.console.print(text, style="dim")
+
+    def notes(self, texts: Iterable[str]) -> None:
+        """Several of them."""
+        for text in texts:
+            self.note(text)
 
     def warn(self, text: str) -> None:
         """Something to act on; also kept for the JSON output."""

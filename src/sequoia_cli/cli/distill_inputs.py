@@ -34,6 +34,7 @@ class Inputs:
     dataset: str | None
     column: str | None
     limit: int | None
+    skip_bad: bool
     temperatures: tuple[float, ...]
     new_tokens: int
     length: int

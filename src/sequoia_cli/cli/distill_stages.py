@@ -49,9 +49,12 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         corpus=inputs.corpus,
     )
     context.call_on_close(folder.release)
-    prompts = (
-        load_prompts(inputs.dataset, limit=inputs.limit, column=inputs.column) if inputs.dataset else None
-    )
+    prompts = None
+    if inputs.dataset:
+        prompts = load_prompts(
+            inputs.dataset, limit=inputs.limit, column=inputs.column, skip_bad=inputs.skip_bad
+        )
+        say.notes(prompts.notes)
     session = open_session(
         inputs.target,
         [inputs.start] if inputs.start else [],

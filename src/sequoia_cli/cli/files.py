@@ -17,6 +17,7 @@ from sequoia_cli.core.artifact import render
 from sequoia_cli.core.journal import Journal
 from sequoia_cli.core.paths import remember_latest
 from sequoia_cli.core.writing import Output
+from sequoia_cli.errors import BadInput
 
 #: Options that do not change what a file says.
 _ELSEWHERE = {"output", "force", "json", "quiet", "no_progress", "explain"}
@@ -57,15 +58,29 @@ def _portable(word: str) -> str:
 
 
 @contextmanager
-def resumable(place: Output, conditions: Mapping[str, Any], say: Commentary) -> Iterator[Journal]:
-    """The journal of a long measurement, beside its output; an interrupt says that it can go on."""
-    with Journal(place.journal, conditions) as journal:
+def resumable(
+    place: Output, conditions: Mapping[str, Any], say: Commentary, *, force: bool
+) -> Iterator[Journal]:
+    """The journal of a long measurement, beside its output; an interrupt says that it can be resumed.
+
+    With `force`, an unfinished run of other options is dropped instead of refused.
+    """
+    with _opened(place, conditions, force) as journal:
         try:
             yield journal
         except KeyboardInterrupt:
             if place.journal is not None and journal.entries:
                 say.note(f"what was measured is kept in {place.journal}; the same command continues")
             raise
+
+
+def _opened(place: Output, conditions: Mapping[str, Any], force: bool) -> Journal:
+    try:
+        return Journal(place.journal, conditions, replace=force)
+    except BadInput as error:
+        raise BadInput(
+            error.message, hint="choose another path with -o, or drop the unfinished run with --force"
+        ) from None
 
 
 def record(context: typer.Context, packages: Mapping[str, str], warnings: list[str]) -> dict[str, Any]:

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from sequoia_cli.measure.run import Run
 
 
+#: Options of the draft and of verifying what it proposes.
+_SPECULATION = "draft quantize_draft draft_temperature verifier"
+
+
 def generate_command(
+    context: typer.Context,
     tree: Annotated[
         str | None,
         typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
@@ -36,6 +41,7 @@ def generate_command(
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None,
     skip: options.Skip = None,
+    skip_bad: options.SkipBad = False,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
     ] = 256,
@@ -88,18 +94,28 @@ def generate_command(
     drafts = distinct_drafts(draft)
     if any(not text for text in stop or []):
         raise BadInput("--stop is empty; expected a text")
-    if plain and tree is not None:
-        say.note("--plain decodes without speculation: --tree changes nothing")
+    if not (prompt or prompts or builtin):
+        options.refuse_idle(context, "stdin is one prompt", "limit")
     plan = None if plain else read_tree(tree, say)
+    for idle, reason, names in (
+        (plain, "--plain decodes without speculation", f"tree {_SPECULATION}"),
+        (plan is not None and plan.tree.size == 1, "this plan does not speculate", _SPECULATION),
+    ):
+        if idle:
+            options.note_idle(context, reason, names, say)
     stdin_taken = tree == "-" and not plain
-    asked = read_prompts(prompt, prompts, builtin, column, limit, skip, stdin_taken=stdin_taken)
+    asked = read_prompts(
+        prompt, prompts, builtin, column, limit, say, skip=skip, skip_bad=skip_bad, stdin_taken=stdin_taken
+    )
 
     from sequoia_cli.cli.generate_report import document, summary
     from sequoia_cli.engine.verifiers import verifier_named
     from sequoia_cli.measure.run import Run
     from sequoia_cli.measure.session import open_session
 
-    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
+    sampling, draft_sampling = options.samplings(
+        temperature, top_k, top_p, draft_temperature, seed, say, verifier
+    )
     rule = verifier_named(verifier)
     rule.check_drafts(len(drafts))
     speculates = plan is not None and plan.tree.size > 1

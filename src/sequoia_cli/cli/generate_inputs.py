@@ -53,8 +53,10 @@ def read_prompts(
     builtin: bool,
     column: str | None,
     limit: int | None,
-    skip: int | None = None,
+    say: Commentary,
     *,
+    skip: int | None = None,
+    skip_bad: bool,
     stdin_taken: bool,
 ) -> tuple[Prompt, ...]:
     """The prompts from one of their places; two places at once are refused, so that none is dropped."""
@@ -67,10 +69,13 @@ def read_prompts(
     ]
     if len(given) > 1:
         raise BadInput(f"{' and '.join(given)} both give prompts; one is expected")
-    if column is not None and not (source or builtin):
-        raise BadInput("--column names a key of a file, and no --prompts is given")
-    if skip is not None and not (source or builtin):
-        raise BadInput("--skip leaves out prompts of a file, and no --prompts is given")
+    for flag, there in {
+        "--column names a key": column is not None,
+        "--skip leaves out rows": skip is not None,
+        "--skip-bad is about rows": skip_bad,
+    }.items():
+        if there and not (source or builtin):
+            raise BadInput(f"{flag} of a file, and no --prompts is given")
     reads_stdin = not given or source == "-"
     if stdin_taken and reads_stdin:
         raise BadInput("--tree - reads stdin, so the prompt has to come from --prompt or a file")
@@ -82,7 +87,9 @@ def read_prompts(
     if texts:
         return tuple(Prompt(str(number), text) for number, text in enumerate(texts, 1))[:limit]
     if given:
-        return load_prompts(source, limit=limit, skip=skip or 0, column=column).prompts
+        found = load_prompts(source, limit=limit, skip=skip or 0, column=column, skip_bad=skip_bad)
+        say.notes(found.notes)
+        return found.prompts
     if sys.stdin is None or sys.stdin.isatty():
         raise BadInput("no prompt", hint='give one with --prompt "...", --prompts FILE, or pipe it in')
     # A shell on Windows begins what it pipes with a byte order mark and ends lines with CRLF.

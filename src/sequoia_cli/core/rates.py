@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import zip_longest
 from typing import Any
@@ -27,20 +27,22 @@ _KEYS = ("schema", "conditions", "trials", "accepted", "p", "standard_error", "s
 #: What it means where a file's conditions do not have it, as those made before there was a choice.
 UNSTATED = {"verifier": "sequoia"}
 
-#: Conditions in which runs that are merged may differ.
-_MAY_DIFFER = {"dataset", "seed"}
-
 
 @dataclass(frozen=True)
 class PromptCounts:
     """What one prompt contributed: trials by depth, acceptances by depth and rank.
 
     Expectations are allowed in place of counts: the teacher-forced estimator adds up probabilities.
+    `prompt` is its place among the prompts, `id` its name, `digest` the identity of its content, and `seed`
+    that of its text where one was drawn. Files made by hand or by older versions have the place alone.
     """
 
     prompt: int
     trials: tuple[float, ...]
     accepted: Rows
+    id: str = ""
+    digest: str = ""
+    seed: int | None = None
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> PromptCounts:
@@ -49,12 +51,17 @@ class PromptCounts:
             int(entry["prompt"]),
             tuple(map(_count, entry["trials"])),
             tuple(tuple(map(_count, row)) for row in entry["accepted"]),
+            str(entry.get("id", "")),
+            str(entry.get("digest", "")),
+            None if entry.get("seed") is None else int(entry["seed"]),
         )
 
     def to_entry(self) -> dict[str, Any]:
         """The counts as they stand in a file."""
         return {
             "prompt": self.prompt,
+            **{key: value for key in ("id", "digest") if (value := getattr(self, key))},
+            **({} if self.seed is None else {"seed": self.seed}),
             "trials": [_short(value) for value in self.trials],
             "accepted": [[_short(value) for value in row] for row in self.accepted],
         }
@@ -92,34 +99,6 @@ class AcceptanceRates:
         ]
         return cls(tuple(rows), dict(conditions), tuple(samples), dict(record or {}))
 
-    def merged(self, other: AcceptanceRates) -> AcceptanceRates:
-        """Both runs' samples together. Raises `BadInput` where they are not of the same thing."""
-        for name, rates in (("the first", self), ("the second", other)):
-            if not rates.samples:
-                raise BadInput(f"{name} rates file has no counts, only p; counts are needed to merge")
-        for key in sorted({*self.conditions, *other.conditions} - _MAY_DIFFER):
-            mine, theirs = (each.conditions.get(key, UNSTATED.get(key)) for each in (self, other))
-            if mine != theirs:
-                raise BadInput(
-                    f"rates of different conditions do not add up: '{key}' is {mine!r} and {theirs!r}"
-                )
-        shapes = [[len(row) for row in rates.samples[0].accepted] for rates in (self, other)]
-        if shapes[0] != shapes[1]:
-            raise BadInput("rates of different depths or ranks do not add up; measure both with the same")
-        conditions = dict(self.conditions)
-        for key in _MAY_DIFFER & {*self.conditions, *other.conditions}:
-            mine, theirs = self.conditions.get(key), other.conditions.get(key)
-            if mine != theirs:
-                conditions[key] = [
-                    *(mine if isinstance(mine, list) else [mine]),
-                    *(theirs if isinstance(theirs, list) else [theirs]),
-                ]
-        renumbered = [
-            PromptCounts(number, sample.trials, sample.accepted)
-            for number, sample in enumerate((*self.samples, *other.samples))
-        ]
-        return AcceptanceRates.from_samples(renumbered, conditions)
-
     @property
     def trials(self) -> tuple[float, ...]:
         """Trials by depth, over all prompts."""
@@ -137,7 +116,7 @@ class AcceptanceRates:
 
     def standard_errors(self) -> tuple[float, ...]:
         """Standard error of each rank's rate under the root; empty for fewer than two prompts."""
-        if len(self.samples) < 2:
+        if len(by_prompt(self.samples)) < 2:
             return ()
         return tuple(pooled_rate(self.samples, rank)[1] for rank in range(len(self.samples[0].accepted[0])))
 
@@ -173,12 +152,25 @@ class AcceptanceRates:
         return data
 
 
+def by_prompt(samples: Sequence[PromptCounts]) -> list[PromptCounts]:
+    """The counts of each prompt: the sum where a prompt has several texts, of different seeds."""
+    groups: dict[str | int, list[PromptCounts]] = {}
+    for number, sample in enumerate(samples):
+        groups.setdefault(sample.digest or number, []).append(sample)
+    found = []
+    for group in groups.values():
+        trials, accepted = _pooled(group)
+        found.append(replace(group[0], trials=tuple(trials), accepted=tuple(map(tuple, accepted))))
+    return found
+
+
 def pooled_rate(samples: Sequence[PromptCounts], rank: int) -> tuple[float, float]:
     """The rate of a rank under the root, and its standard error (infinite for a single prompt).
 
-    Trials within one text depend on each other, so the prompt is the unit: the usual linearised error of a
+    Trials on one prompt depend on each other, so the prompt is the unit: the usual linearised error of a
     ratio of sums over clusters.
     """
+    samples = by_prompt(samples)
     trials = [sample.trials[0] for sample in samples]
     hits = [sample.accepted[0][rank] for sample in samples]
     total, count = sum(trials), len(samples)

@@ -27,7 +27,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 def encode_prompt(
-    tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, raw: bool = False
+    tokenizer: Any, prompt: str | Sequence[Mapping[str, Any]], *, raw: bool = False
 ) -> list[int]:
     """The ids of a prompt: a plain text, or a chat as messages with `role` and `content`.
 
@@ -51,7 +51,7 @@ def encode_prompt(
     return ids
 
 
-def _encode_chat(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
+def _encode_chat(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> list[int]:
     try:
         ids = tokenizer.apply_chat_template(
             [dict(message) for message in messages],
@@ -74,7 +74,7 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _plain_text(prompt: str | Sequence[Mapping[str, str]], *, raw: bool) -> str:
+def _plain_text(prompt: str | Sequence[Mapping[str, Any]], *, raw: bool) -> str:
     if isinstance(prompt, str):
         return prompt
     if not raw:

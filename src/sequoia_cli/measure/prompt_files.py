@@ -21,6 +21,10 @@ from sequoia_cli.errors import BadInput, SequoiaError
 
 _SPLITS = ("test", "validation", "train")  # what models are least likely to be trained on comes first
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+#: What turns an environment variable on, as the hub's libraries read it.
+_TRUE = ("1", "ON", "YES", "TRUE")
+#: Characters of another library's message, at most.
+_MOST_SHOWN = 600
 _KINDS = (
     "a .jsonl, .json or .txt file, a folder of .txt and .md files, or a Hugging Face dataset (owner/name)"
 )
@@ -31,15 +35,21 @@ MAX_LINE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Record:
-    """A value as found: where it stands, for messages; the id it has if it brings none; itself."""
+    """A value as found: where it stands, for messages; the id it has if it brings none; itself.
+
+    The value is the error where it could not be read, though those after it may be.
+    """
 
     where: str
     id: str
     value: Any
 
 
-def open_source(source: str | None) -> tuple[str, Iterator[Record]]:
-    """The name of a source and its values, read as they are asked for; None is the built-in set."""
+def open_source(source: str | None, *, whole: bool = False) -> tuple[str, Iterator[Record]]:
+    """The name of a source and its values, read as they are asked for; None is the built-in set.
+
+    `whole` tells that all values will be asked for: then a dataset of the hub is kept in its cache.
+    """
     if source is None:
         path = package_data("prompts", "builtin.jsonl")
         return "built-in", _json_lines(_opened(path, "built-in"), "built-in")
@@ -58,7 +68,7 @@ def open_source(source: str | None) -> tuple[str, Iterator[Record]]:
     # A name that looks like a path, or that lies in a folder that is here, is a typing error, not a dataset.
     if not _HUB_ID.fullmatch(name) or os.path.isdir(path.parent):
         raise BadInput(f"{source} does not exist; expected {_KINDS}")
-    return source, _hub(name, part, source)
+    return source, _hub(name, part, source, whole)
 
 
 def _opened(path: Path, source: str) -> BinaryIO:
@@ -104,7 +114,7 @@ def _text_lines(stream: BinaryIO, source: str) -> Iterator[Record]:
 
 
 def _json_lines(stream: BinaryIO, source: str) -> Iterator[Record]:
-    return (Record(where, number, _parsed(line, where)) for where, number, line in _lines(stream, source))
+    return (Record(where, number, _value(line, where)) for where, number, line in _lines(stream, source))
 
 
 def _json_or_text_lines(stream: BinaryIO, source: str) -> Iterator[Record]:
@@ -113,7 +123,7 @@ def _json_or_text_lines(stream: BinaryIO, source: str) -> Iterator[Record]:
     for where, number, line in _lines(stream, source):
         if is_json is None:
             is_json = line.startswith("{")
-        yield Record(where, number, _parsed(line, where) if is_json else line)
+        yield Record(where, number, _value(line, where) if is_json else line)
 
 
 def _json_list(stream: BinaryIO, source: str) -> Iterator[Record]:
@@ -122,6 +132,14 @@ def _json_list(stream: BinaryIO, source: str) -> Iterator[Record]:
         hint = "one JSON object per line belongs in a .jsonl file"
         raise BadInput(f"{source}: expected a list of prompts, found {shown(values)}", hint=hint)
     return (Record(f"{source}, entry {n}", str(n), value) for n, value in enumerate(values, 1))
+
+
+def _value(line: str, where: str) -> Any:
+    """The value of a line, or the error that says why there is none."""
+    try:
+        return _parsed(line, where)
+    except BadInput as error:
+        return error
 
 
 def _parsed(text: str, where: str) -> Any:
@@ -145,7 +163,7 @@ def _folder(path: Path, source: str) -> Iterator[Record]:
     )
 
 
-def _hub(name: str, part: str, source: str) -> Iterator[Record]:
+def _hub(name: str, part: str, source: str, whole: bool) -> Iterator[Record]:
     try:
         import datasets
         from huggingface_hub import HfApi, constants
@@ -155,19 +173,28 @@ def _hub(name: str, part: str, source: str) -> Iterator[Record]:
             f"{source} is read with the package `datasets`, which is not here", hint=hint
         ) from None
     config, _, split = part.rpartition(":")
-    offline = constants.HF_HUB_OFFLINE
+    offline = constants.HF_HUB_OFFLINE or os.environ.get("HF_DATASETS_OFFLINE", "").upper() in _TRUE
     try:
         if not offline:  # a quick question first: without a network, load_dataset retries for half a minute
             HfApi().dataset_info(name, timeout=10)
         # Streamed, so that a few prompts do not cost the download of all; the cache holds datasets whole.
-        rows = datasets.load_dataset(name, config or None, split=split or None, streaming=not offline)
+        streaming = not offline and not whole
+        rows = datasets.load_dataset(name, config or None, split=split or None, streaming=streaming)
         if not split:
             rows = rows[next((s for s in _SPLITS if s in rows), next(iter(rows)))]
         yield from (Record(f"{source}, row {n}", str(n), row) for n, row in enumerate(rows, 1))
     except Exception as error:  # whatever the library, the network or the dataset's own files come up with
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = _on_one_line(str(error)) or type(error).__name__
         hint = "check the name (owner/name, owner/name:SPLIT, owner/name:CONFIG:SPLIT) and the network"
+        if offline:
+            hint = "offline, only what was read whole once is at hand: without a limit, while online"
         raise SequoiaError(f"the dataset {source} could not be read: {reason}", hint) from None
+
+
+def _on_one_line(text: str) -> str:
+    """A message of several lines, such as one that lists configurations, on one line of bounded length."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_SHOWN else line[: _MOST_SHOWN - 3] + "..."
 
 
 _READERS: dict[str, Callable[[BinaryIO, str], Iterator[Record]]] = {
