@@ -74,6 +74,19 @@ def test_an_interrupted_run_still_prints_one_json_document_that_says_what_is_unf
     assert found["warnings"] == ["interrupted: 1 of 2 texts are finished"]
 
 
+def test_where_the_terminal_is_gone_as_well_the_document_is_still_printed(
+    interrupted, run, pair, trees, monkeypatch
+):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    code, out, _ = run("generate", *pair, "--tree", trees["tree"], *PROMPTS, "--json")
+    assert code == 130
+    assert len(json.loads(out)["results"]) == 2
+
+
 def test_an_interrupted_comparison_reports_on_finished_texts_alone(generate, interrupted):
     code, out, _ = generate("-n", "30", "-p", "Hello", "--compare", "--json")
     assert code == 130

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
@@ -35,7 +35,7 @@ class Commentary:
 
     def note(self, text: str) -> None:
         """Something worth knowing: which default was chosen, what was written."""
-        self.console.print(text, style="dim")
+        self._print(text, style="dim")
 
     def notes(self, texts: Iterable[str]) -> None:
         """Several of them."""
@@ -45,11 +45,16 @@ class Commentary:
     def warn(self, text: str) -> None:
         """Something to act on; also kept for the JSON output."""
         self.warnings.append(text)
-        self.console.print(f"warning: {text}", style="yellow")
+        self._print(f"warning: {text}", style="yellow")
 
     def show(self, item: RenderableType) -> None:
         """A table or a paragraph."""
-        self.console.print(item)
+        self._print(item)
+
+    def _print(self, item: RenderableType, style: str | None = None) -> None:
+        # A terminal that was closed takes no comments, and the data for stdout is still to come.
+        with suppress(OSError):
+            self.console.print(item, style=style)
 
     @contextmanager
     def progress(self, *columns: ProgressColumn) -> Iterator[Progress]:
