@@ -67,7 +67,7 @@ def long_prompt(prompts: Sequence[Prompted], most: int) -> Prompted | None:
         return None
     piece = next(prefill_pieces(2**31)).stop
     # The second piece is long enough for wrong positions in it to show.
-    wanted = piece + max(2, piece // 8)
+    wanted = piece + max(8, piece // 8)
     if wanted > most:
         raise ValueError(f"a prompt of two prefill pieces has {wanted} tokens; there is room for {most}")
     times = -(-wanted // len(longest.ids))
