@@ -23,7 +23,8 @@ from gpu.pairs import BenchPair, default_pair, random_pair
 from gpu.steps import compare, measure_profile
 
 from sequoia_cli import __version__
-from sequoia_cli.core.artifact import render, write_atomically
+from sequoia_cli.core.artifact import render
+from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.measure.session import device_name, dtype_name, packages
 
 SCHEMA = "sequoia-bench-gpu/1"

@@ -22,11 +22,12 @@ from statistics import median
 from typing import Any
 
 from sequoia_cli.bench.summary import median_interval
-from sequoia_cli.core.artifact import read_document, write_atomically
+from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.journal import Journal
 from sequoia_cli.core.paths import shipped
 from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.sampling import Sampling
+from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.engine.decode import default_draft_sampling
 from sequoia_cli.engine.verifiers import verifier_named
 from sequoia_cli.errors import SequoiaError

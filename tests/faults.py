@@ -136,7 +136,7 @@ def row_between_pieces_dropped(patch: MonkeyPatch) -> None:
 
     def pieces(tokens):
         for rows in right(tokens):
-            whole = rows.stop - rows.start == model_module._PREFILL_TOKENS
+            whole = rows.stop - rows.start == model_module.PREFILL_TOKENS
             yield slice(rows.start, rows.stop - 1) if whole and rows.stop < tokens else rows
 
     right = model_module.prefill_pieces

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from checking import WIDE, scripted, tiny
+from exhaustive import exhaustive, few
 from faults import FAULTS
 from models import near, tiny_model
 from sequoia_cli.check import tally
@@ -30,7 +31,9 @@ def failed(findings):
 # --- nothing is found where nothing is wrong
 
 
-@pytest.mark.parametrize("tree", [WIDE, chain(3), TokenTree((-1, 0, 0, 0, 0))], ids=["tree", "chain", "star"])
+@pytest.mark.parametrize(
+    "tree", few([WIDE, chain(3), TokenTree((-1, 0, 0, 0, 0))], WIDE), ids=["tree", "chain", "star"]
+)
 def test_a_right_program_passes_and_both_controls_are_caught(tree):
     findings = scripted(tree=tree, samples=400)
     assert findings.failures == []
@@ -44,7 +47,7 @@ def test_a_right_program_passes_with_a_cut_distribution_and_another_draft_temper
     assert findings.tests and findings.sees < 0.25
 
 
-@pytest.mark.parametrize("name", VERIFIERS)
+@pytest.mark.parametrize("name", few(VERIFIERS, "specinfer"))
 def test_every_verifier_passes(name):
     assert scripted(verifier=VERIFIERS[name]).failures == []
 
@@ -57,10 +60,10 @@ def test_every_verifier_passes(name):
     [
         ("noise reused across steps", WIDE, {tally.SUCCESSIVE}),
         ("residual not updated", WIDE, {tally.FAVOURED}),
-        ("every proposal accepted", WIDE, {tally.FIRST, tally.FAVOURED}),
-        ("last token from the draft's distribution", chain(2), set()),
-        ("draft's top-p not in q", chain(2), set()),
-        ("top children as if drawn", WIDE, set()),
+        pytest.param("every proposal accepted", WIDE, {tally.FIRST, tally.FAVOURED}, marks=exhaustive),
+        pytest.param("last token from the draft's distribution", chain(2), set(), marks=exhaustive),
+        pytest.param("draft's top-p not in q", chain(2), set(), marks=exhaustive),
+        pytest.param("top children as if drawn", WIDE, set(), marks=exhaustive),
         ("another temperature", WIDE, set()),
         ("same noise for every text", WIDE, {tally.FIRST, tally.TEXTS}),
     ],
@@ -72,7 +75,7 @@ def test_a_fault_in_the_distribution_is_found(fault, tree, found, monkeypatch):
     assert by >= found
 
 
-@pytest.mark.parametrize("fault", ["another top-k", "another top-p", "top-p left out"])
+@pytest.mark.parametrize("fault", few(["another top-k", "another top-p", "top-p left out"], "another top-p"))
 def test_a_fault_in_the_cut_is_found(fault, monkeypatch):
     # Without the fault nothing is found (see above).
     FAULTS[fault](monkeypatch)
@@ -80,6 +83,7 @@ def test_a_fault_in_the_cut_is_found(fault, monkeypatch):
     assert findings.failures
 
 
+@exhaustive
 def test_noise_that_prompts_share_is_found_and_by_the_pairs_of_texts_alone(monkeypatch):
     prompts = ([5, 3], [2, 4])
     assert scripted(prompts=prompts).failures == []
@@ -137,7 +141,7 @@ def assert_wrong(findings):
 
 @pytest.mark.parametrize("fault", ["second piece from position 0", "row between pieces dropped"])
 def test_a_fault_in_the_second_prefill_piece_is_found_with_a_prompt_that_has_one(fault, pair, monkeypatch):
-    monkeypatch.setattr(model, "_PREFILL_TOKENS", 16)
+    monkeypatch.setattr(model, "PREFILL_TOKENS", 16)
     longer = Prompted("1", [5, 17, 3, 42, 9])
     prompts = (longer.ids, long_prompt([longer], 100).ids)
     assert tiny(*pair, prompts=prompts).failures == []
@@ -173,6 +177,7 @@ def test_a_target_with_one_weight_changed_is_found(pair):
     assert_wrong(tiny(other, draft, reference))
 
 
+@exhaustive
 def test_no_two_texts_have_the_same_numbers(monkeypatch):
     """Of no two prompts, either: the tests take all texts to be independent."""
     seeds, right = [], Watched.steps

@@ -101,7 +101,18 @@ def test_on_policy_counts_are_whole_numbers_of_one_level(measured):
 @pytest.mark.parametrize("estimator", ["on-policy", "teacher-forced"])
 def test_a_prompt_that_comes_several_times_is_measured_on_several_texts(acceptance, estimator):
     Path("same.txt").write_text("Hello\n" * 3)
-    options = ("--estimator", estimator, "-T", "1", "--dataset", "same.txt", "-o", "same.yaml")
+    options = (
+        "--estimator",
+        estimator,
+        "-T",
+        "1",
+        "--depths",
+        "1",
+        "--dataset",
+        "same.txt",
+        "-o",
+        "same.yaml",
+    )
     assert acceptance(*options)[0] == 0
     counts = [sample["accepted"] for sample in read_document("same.yaml").data["samples"]]
     assert len(set(map(str, counts))) > 1

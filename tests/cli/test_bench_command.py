@@ -244,7 +244,10 @@ def test_scaling_has_prompts_of_its_own(run, pair, scripted):
     for flag, value in (("--prompts", "p.jsonl"), ("--skip", "3")):
         code, _, err = run("bench", *pair, "--scaling", flag, value)
         assert code == 2
-        assert f"--scaling has prompts of its own, of many lengths, and {flag} is given" in err
+        assert (
+            f"--scaling has prompts of its own, of many lengths, and no baseline; without effect: {flag}"
+            in err
+        )
 
 
 @pytest.mark.parametrize(
@@ -256,7 +259,7 @@ def test_scaling_has_prompts_of_its_own(run, pair, scripted):
             ("--engines", "plain", "--assistant", "x"),
             "takes an assistant (plain); without effect: --assistant\n",
         ),
-        (("--engines", "plain", "--python", "vllm=sh"), "none of these (plain); without effect: --python\n"),
+        (("--engines", "plain", "--python", "vllm=sh"), "among these (plain); without effect: --python\n"),
     ],
 )
 def test_options_without_effect_are_refused(run, pair, scripted, arguments, line):
@@ -343,13 +346,12 @@ def test_the_context_of_an_assistant_counts_where_it_assists(
         long_prompts,
         "-n",
         "8",
-        "--assistant",
-        models["short"],
         "--json",
     )
     left = {}
     for names in ("plain,transformers", "plain,transformers,assisted"):
-        code, out, err = run("bench", *pair, *options, "--engines", names)
+        assistant = ("--assistant", models["short"]) if "assisted" in names else ()
+        code, out, err = run("bench", *pair, *options, *assistant, "--engines", names)
         assert code == 0, err
         left[names] = json.loads(out)["prompts"]["left_out"]
     assert left == {"plain,transformers": ["two"], "plain,transformers,assisted": ["two", "three"]}

@@ -199,6 +199,7 @@ def test_nothing_is_removed_that_was_not_there_as_a_draft_from_the_start(empty_p
     assert contents(".") == before
     (empty_place / "made" / "thesis.tex").unlink()
     folder.publish({"": folder.work / "draft-1"})
+    folder.release()
     assert [path.name for path in empty_place.iterdir()] == ["made"]
     assert contents("made") == {}
 

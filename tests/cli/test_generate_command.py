@@ -122,7 +122,7 @@ def test_a_prompt_piped_from_windows_is_the_one_that_was_typed(document):
         (["--tree", "-", "--prompts", "-"], None, "--tree - reads stdin"),
         (["--prompts", "none.txt"], None, "none.txt does not exist"),
         (["-p", "a", "--limit", "0"], None, "--limit is 0; at least 1 is needed"),
-        (["-p", "a", "--skip", "1"], None, "--skip leaves out prompts of a file, and no --prompts is given"),
+        (["-p", "a", "--skip", "1"], None, "--skip leaves out rows of a file, and no --prompts is given"),
         (["--builtin", "--skip", "-1"], None, "--skip is -1; at least 0 is needed"),
         (["-p", "a", "--column", "q"], None, "--column names a key of a file, and no --prompts is given"),
     ],

@@ -142,7 +142,7 @@ def bench_command(
     for used, reason, flag in (
         (any(ENGINES[name].reads_gguf for name in names), "none of these engines reads GGUF", "gguf"),
         ("assisted" in names, "none of these engines takes an assistant", "assistant"),
-        (pythons.keys() <= set(names), "an engine of --python is none of these", "python"),
+        (bool(pythons.keys() & set(names)), "no engine of --python is among these", "python"),
     ):
         if not used:
             options.refuse_idle(context, f"{reason} ({', '.join(names)})", flag)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sequoia_cli.core.artifact import shown
+from sequoia_cli.core.parsing import shown
 from sequoia_cli.core.rates import UNSTATED, AcceptanceRates, PromptCounts
 from sequoia_cli.errors import BadInput
 

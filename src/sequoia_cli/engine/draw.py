@@ -99,7 +99,8 @@ def _on_line(line: np.ndarray, uniforms: Sequence[float]) -> tuple[list[int], fl
             # At least `end`: rounding must not put the point back into a token that is gone.
             point = max(point + (end - start), end)
             passed += 1
-        token = int(line.searchsorted(min(point, largest), side="right"))
+        # At most the last one: a row that is not finite has no position, and is reported where it is used.
+        token = min(int(line.searchsorted(min(point, largest), side="right")), len(line) - 1)
         start, end = float(line[token - 1]) if token else 0.0, float(line[token])
         gone.insert(passed, (start, end))
         tokens.append(token)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from sequoia_cli.core.artifact import shown
+from sequoia_cli.core.parsing import shown
 from sequoia_cli.errors import BadInput
 
 #: One turn of a chat: `role`, `content`, and what else a template may read of it, such as tool calls.

@@ -1,6 +1,5 @@
 """How pip is started where an environment has none."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -13,12 +12,26 @@ from sequoia_cli.engine.loading.pip import pip_command
 
 @pytest.fixture
 def without_pip(monkeypatch):
-    right = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else right(name))
+    monkeypatch.setattr(pip, "_is_installed", lambda: False)
 
 
 def test_an_environments_own_pip_comes_first():
     assert pip_command() == [sys.executable, "-m", "pip"]
+
+
+def test_looking_for_pip_does_not_disturb_setuptools():
+    """Where pip is looked for in the usual way, setuptools and so torch's compiler fail in that process."""
+    code = "from sequoia_cli.engine.loading.pip import pip_command; pip_command(); {}import setuptools"
+    usual = "import importlib.util; importlib.util.find_spec('pip'); import distutils.core; "
+    calm, disturbed = (
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code.format(more)], check=False, capture_output=True
+        )
+        for more in ("import distutils.core; ", usual)
+    )
+    assert calm.returncode == 0, calm.stderr
+    if sys.version_info < (3, 12):  # later Pythons have no distutils of their own
+        assert disturbed.returncode != 0
 
 
 def test_the_wheel_that_python_brings_runs_as_it_lies(without_pip):

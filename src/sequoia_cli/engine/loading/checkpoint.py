@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-from sequoia_cli.core.artifact import shown
+from sequoia_cli.core.parsing import shown
 from sequoia_cli.engine.loading.foreign import read_json, refusing
 from sequoia_cli.engine.loading.published_heads import refuse_by_config
 from sequoia_cli.engine.loading.sources import Source

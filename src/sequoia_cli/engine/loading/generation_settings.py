@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sequoia_cli.core.artifact import shown
+from sequoia_cli.core.parsing import shown
 
 #: Keys that leave the distribution of the text alone, or that have an option or a place of their own here.
 _HARMLESS = frozenset(

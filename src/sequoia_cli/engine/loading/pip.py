@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 import sys
 import sysconfig
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 
@@ -15,7 +16,7 @@ def pip_command() -> list[str] | None:
     The environment's own comes first, then the wheel that Python brings to make environments with, which runs
     as it lies, then one of another environment, then what uv can fetch. Nothing is installed here.
     """
-    if importlib.util.find_spec("pip"):
+    if _is_installed():
         return [sys.executable, "-m", "pip"]
     if wheels := sorted(wheel for folder in _bundles() for wheel in folder.glob("pip-*.whl")):
         return [sys.executable, str(wheels[-1] / "pip")]
@@ -24,6 +25,12 @@ def pip_command() -> list[str] | None:
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "pip"]
     return None
+
+
+def _is_installed() -> bool:
+    # Not `importlib.util.find_spec`: setuptools watches for pip there and lets go of distutils, and torch's
+    # compiler then fails in this process.
+    return PathFinder.find_spec("pip") is not None
 
 
 def _bundles() -> list[Path]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from sequoia_cli.core.artifact import shown
+from sequoia_cli.core.parsing import shown
 from sequoia_cli.engine.loading.checkpoint import Checkpoint
 from sequoia_cli.errors import BadInput
 
