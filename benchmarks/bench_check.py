@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pytest import MonkeyPatch
 
+from sequoia_cli.check.findings import Findings
 from sequoia_cli.check.reference import OwnForward
-from sequoia_cli.check.run import Check, Prompted, Subject
-from sequoia_cli.check.verdict import Verdict
+from sequoia_cli.check.run import Check, Prompted, Subject, long_prompt
 from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.paths import shipped
 from sequoia_cli.core.plan import TreePlan
@@ -29,8 +29,9 @@ from faults import FAULTS
 
 NONE = "none"
 
-#: Moves about 1% of the mass of this pair's laws; the check sees 7%. The suite plants it where it shows.
-SUBTLE = "sampling keys in float16"
+#: Not seen on this pair: float16 keys move about 1% of the mass, and without a top-p there is none to leave
+#: out. The suite plants them where they show.
+SUBTLE = ("sampling keys in float16", "top-p left out")
 
 
 def opened(drafts: list[str], dtype: str, forward: str) -> Session:
@@ -57,27 +58,28 @@ def main() -> None:
     tree = TreePlan.from_document(read_document(shipped("trees", "smollm2_cpu.json"))).tree
     subject = Subject(session.target, session.drafts, tree, Sampling(1.0), Sampling(1.0), session.eos_ids)
 
-    def verdict(fault: str) -> Verdict:
-        check = Check(
-            subject, reference, prompts[: options.limit], options.max_new_tokens, options.samples, 0
-        )
+    added = long_prompt(prompts[: options.limit], session.target.context_limit - options.max_new_tokens)
+    asked = [*prompts[: options.limit], *([added] if added else [])]
+
+    def findings(fault: str) -> Findings:
+        check = Check(subject, reference, asked, options.max_new_tokens, options.samples, 0)
         with MonkeyPatch.context() as patch:
             if fault != NONE:
                 FAULTS[fault](patch)
             list(check.check_texts())
             list(check.sample())
-        return Verdict(check)
+        return Findings(check)
 
     found = []
     for fault in options.faults or (NONE, *FAULTS):
         began = time.perf_counter()
-        failures = verdict(fault).failures
+        failures = findings(fault).failures
         seconds = time.perf_counter() - began
         found.append({"fault": fault, "failures": failures, "seconds": round(seconds, 1)})
         first = failures[0] if failures else "nothing found"
         print(f"{fault:32} {len(failures):3}  {first}  ({seconds:.0f} s)", file=sys.stderr)
     print(json.dumps({"environment": session.environment, "options": vars(options), "found": found}))
-    if any(bool(one["failures"]) == (one["fault"] == NONE) for one in found if one["fault"] != SUBTLE):
+    if any(bool(one["failures"]) == (one["fault"] == NONE) for one in found if one["fault"] not in SUBTLE):
         sys.exit(1)
 
 

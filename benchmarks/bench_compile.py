@@ -1,4 +1,4 @@
-"""How long compiling takes: the search alone at three sizes, the whole choice, and the whole process.
+"""How long compiling takes: the best-valued trees, the choice by cost, its confidence, the whole process.
 
 A human table goes to stderr; the last line on stdout is one JSON document with the same figures, in seconds.
 The aims are stated for 2 CPU cores with nothing else running.
@@ -14,12 +14,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from sequoia_cli.compiler.best import BestTrees
+from sequoia_cli.compiler.choice import Confidence
 from sequoia_cli.compiler.choose import Limits, choose
+from sequoia_cli.compiler.confidence import Rechoose, assess
+from sequoia_cli.compiler.estimate import Estimate
 from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.paths import shipped
@@ -39,6 +43,13 @@ def seconds(work: Callable[[], object]) -> list[float]:
     return taken
 
 
+def trusted(profile: HardwareProfile, rates: AcceptanceRates, limits: Limits) -> Confidence:
+    """A choice with its intervals."""
+    estimate = Estimate.of(rates)
+    choice = choose(profile, estimate.rows, limits)
+    return assess(choice, estimate, Rechoose(profile, limits))
+
+
 def compile_process(directory: str) -> None:
     """`sequoia compile --budget 128` in a fresh process, imports included, on the shipped inputs."""
     script = "from sequoia_cli.cli.app import main; main()"
@@ -56,6 +67,14 @@ def main() -> None:
     profile = HardwareProfile.from_document(read_document(shipped("profiles", "a100.yaml")))
     vector = np.array(rates[0])
     descending = [sorted(rates[0], reverse=True)]
+    steep = replace(profile, draft_seconds=((1, 0.0005), (16, 0.001), (1024, 0.1)))
+    counts, cpu = (
+        kind.from_document(read_document(shipped("profiles", name)))
+        for kind, name in (
+            (AcceptanceRates, "smollm2_cpu_rates.yaml"),
+            (HardwareProfile, "smollm2_cpu.yaml"),
+        )
+    )
     by_depth = [(vector * (1 - 0.01 * depth)).tolist() for depth in range(12)]
     with tempfile.TemporaryDirectory() as empty:
         work: list[tuple[str, float | None, Callable[[], object]]] = [
@@ -65,6 +84,9 @@ def main() -> None:
             ("search 4096 x 32 x 32, sorted", 1.0, lambda: BestTrees(descending, 4096, 32, 32)),
             ("choice within 128", None, lambda: choose(profile, rates, Limits(128))),
             ("choice within 1024", None, lambda: choose(profile, rates, Limits(1024))),
+            ("choice within 128, costly levels", None, lambda: choose(steep, descending, Limits(128))),
+            ("choice within 1024, costly levels", None, lambda: choose(steep, descending, Limits(1024))),
+            ("choice within 32 and its confidence", None, lambda: trusted(cpu, counts, Limits(32))),
             ("process, compile --budget 128", 0.6, lambda: compile_process(empty)),
         ]
         rows = []

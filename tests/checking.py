@@ -1,12 +1,12 @@
-"""Checks of small things: scripted models, whose laws are tables, and tiny random ones."""
+"""Checks of small things: scripted models, whose distributions are tables, and tiny random ones."""
 
 from __future__ import annotations
 
 import torch
 
 from scripted import ScriptedDraft, ScriptedTarget
+from sequoia_cli.check.findings import Findings
 from sequoia_cli.check.run import Check, Prompted, Subject
-from sequoia_cli.check.verdict import Verdict
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draft import IndependentDraft
@@ -15,7 +15,7 @@ from sequoia_cli.engine.verifiers import SEQUOIA
 
 WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
 
-#: Behind each of six tokens: what the target says, and a draft that is often wrong.
+#: After each of six tokens: what the target says, and a draft that is often wrong.
 SAID = [
     [0.30, 0.25, 0.20, 0.10, 0.10, 0.05],
     [0.05, 0.30, 0.10, 0.25, 0.20, 0.10],
@@ -40,13 +40,13 @@ class TableReference:
 
 
 def checked(subject, reference, *, count=12, samples=250, prompts=([5, 3],), sample=True):
-    """The verdict on a whole check."""
+    """The findings of a whole check."""
     named = [Prompted(str(number), ids) for number, ids in enumerate(prompts, 1)]
     check = Check(subject, reference, named, count, samples, seed=0)
     list(check.check_texts())
     if sample and subject.sampling:
         list(check.sample())
-    return Verdict(check)
+    return Findings(check)
 
 
 def scripted(
@@ -57,18 +57,22 @@ def scripted(
     sampling=None,
     draft_sampling=None,
     verifier=SEQUOIA,
+    drafts=1,
     **options,
 ):
-    """The verdict on a scripted pair, sampled at temperature 1."""
-    pair = ScriptedTarget(said), [ScriptedDraft(guessed)]
+    """The findings of a scripted pair, sampled at temperature 1."""
+    pair = (
+        ScriptedTarget(said),
+        [ScriptedDraft([row[shift:] + row[:shift] for row in guessed]) for shift in range(drafts)],
+    )
     whole = Sampling(1.0)
     subject = Subject(*pair, tree, sampling or whole, draft_sampling or whole, (), verifier)
     return checked(subject, TableReference(said), **options)
 
 
-def tiny(target, draft, reference, *, eos_ids=(), tree=WIDE, **options):
-    """The verdict on greedy texts of a pair of real models."""
+def tiny(target, draft, reference, *, eos_ids=(), tree=WIDE, prompts=([5, 17, 3, 42], [8, 11, 2]), **options):
+    """The findings of greedy texts of a pair of real models."""
     model = LanguageModel(target)
     drafts = [IndependentDraft(LanguageModel(draft), model.vocabulary)]
     subject = Subject(model, drafts, tree, None, Sampling(1.0), eos_ids)
-    return checked(subject, reference, count=32, prompts=([5, 17, 3, 42], [8, 11, 2]), **options)
+    return checked(subject, reference, count=32, prompts=prompts, **options)

@@ -10,24 +10,26 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, __version__
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, __version__
+from transformers.integrations.heterogeneity.configuration_utils import AmbiguousGlobalPerLayerAttributeError
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
 
 from decoding import PROMPT, TREE, own_greedy
 from folders import alone
 from models import random_model, tiny_tokenizer
+from sequoia_cli.engine import model as engine_model
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.fast.block import FastBlock
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention
 from sequoia_cli.errors import BadInput
-from tiny_configs import tiny_config
+from tiny_configs import VOCABULARY, tiny_config
 
 TABLE = Path(__file__).parent.parent / "FAMILIES.md"
 
@@ -50,6 +52,15 @@ NAMES = (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *KINDS)
 
 #: What weights are multiplied by: with less, or more, some families repeat two tokens for ever.
 _SCALE, _SCALES = 12, {"nanochat": 4}
+
+#: Prompts that pass the windows of the tiny models, and the pieces in which they are run here.
+LONG_PROMPTS = [
+    torch.randint(0, VOCABULARY, (21,), generator=torch.Generator().manual_seed(seed)).tolist()
+    for seed in range(4)
+]
+PIECE = 8
+#: The original context of the models whose rotary frequencies change after it.
+ORIGINAL = 40
 
 #: What a path through TREE has where the best of the root's children is proposed second.
 _RANKS = (1, 0, 0)
@@ -75,10 +86,12 @@ def outcome(name: str, folder: Path) -> Outcome:
             opened(folder, torch.bfloat16)
         return Outcome(REFUSED, _reason(error, folder))
     opened(folder, torch.bfloat16).make_fast()
-    expected = own_greedy(AutoModelForCausalLM.from_pretrained(folder).eval())
-    require_equal(target, expected)
+    prompt, expected = telling_text(AutoModelForCausalLM.from_pretrained(folder).eval())
+    require_equal(target, expected, prompt)
     target.make_fast()
-    require_equal(target, expected)
+    require_equal(target, expected, prompt)
+    if (long_rope := with_long_rope(name)) is not None:
+        require_the_context_to_end(long_rope)
     whole = any(isinstance(module, FastBlock) for module in target.model.modules())
     return Outcome(WORKS, "whole layers" if whole else "parts of layers")
 
@@ -111,14 +124,81 @@ class _SecondFirst(IndependentDraft):
         return probs
 
 
-def require_equal(target: LanguageModel, expected: list[int]) -> None:
+def telling_text(model: PreTrainedModel) -> tuple[list[int], list[int]]:
+    """The prompt whose greedy text has the most different tokens, and that text: few tokens show little."""
+    texts = [(prompt, own_greedy(model, prompt)) for prompt in LONG_PROMPTS]
+    return max(texts, key=lambda pair: len(set(pair[1])))
+
+
+def require_equal(target: LanguageModel, expected: list[int], prompt: list[int] = PROMPT) -> None:
     """Decode with a tree; the target drafts for itself, so that its forward by levels is tried as well."""
     draft = _SecondFirst(target, target.vocabulary)
-    steps = list(Decoder(target, [draft], TREE).decode(PROMPT, len(expected)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_model, "PREFILL_TOKENS", PIECE)
+        steps = list(Decoder(target, [draft], TREE).decode(prompt, len(expected)))
     assert [token for step in steps for token in step.tokens] == expected
     assert len(set(expected)) > 4, f"a text of few tokens shows little: {sorted(set(expected))}"
     full = [step for step in steps if step.depth == TREE.depth]
     assert sum(step.ranks == _RANKS for step in full) >= 0.8 * len(full)
+
+
+def with_long_rope(name: str) -> PreTrainedConfig | None:
+    """The same type with frequencies that change after ORIGINAL positions; None where it has no rotary ones.
+
+    Nested by kind of layer where the type has it so. The lengths of the factors are those of the frequencies.
+    """
+    model_type, settings = KINDS.get(name, (name, {}))
+    config = tiny_config(model_type, **settings)
+    rope = getattr(config.get_text_config(), "rope_parameters", None)
+    buffers = {key.rpartition(".")[2]: value for key, value in random_model(config).named_buffers()}
+
+    def longer(rope: dict[str, Any], count: int) -> dict[str, Any]:
+        factors = {"short_factor": [1.0] * count, "long_factor": [4.0 + 3 * place for place in range(count)]}
+        scales = {"short_mscale": 1.0, "long_mscale": 1.2}  # of phimoe
+        kind = {"rope_type": "longrope", "factor": 8.0, "original_max_position_embeddings": ORIGINAL}
+        return {**rope, **kind, **factors, **scales}
+
+    if not rope or not any(key.endswith("inv_freq") for key in buffers):
+        return None
+    if "rope_type" in rope:
+        longrope = longer(rope, buffers["inv_freq"].numel())
+    else:
+        longrope = {
+            kind: longer(one, buffers[f"{kind}_inv_freq"].numel()) if one else one
+            for kind, one in rope.items()
+        }
+    top = {"rope_parameters": longrope, "original_max_position_embeddings": ORIGINAL}
+    if config is not config.get_text_config():
+        own = next(
+            key for key in type(config).sub_configs if getattr(config, key) is config.get_text_config()
+        )
+        top = {own: {**getattr(config, own).to_dict(), **top}}
+    try:
+        changed = tiny_config(model_type, **{**settings, **top})
+        random_model(changed)
+    except AmbiguousGlobalPerLayerAttributeError:  # Gemma 4: transformers has no such frequencies for it
+        return None
+    return changed
+
+
+def require_the_context_to_end(config: PreTrainedConfig) -> None:
+    """Texts go on to where the frequencies change, and no further: there the rows in the cache are wrong."""
+    model = random_model(config, scale=_SCALES.get(config.model_type, _SCALE))
+    target = LanguageModel(model)
+    assert target.context_limit == ORIGINAL
+    draft = _SecondFirst(target, target.vocabulary)
+    prompt, _ = telling_text(model)
+    text = [token for step in Decoder(target, [draft], TREE).decode(prompt, 60) for token in step.tokens]
+    assert len(prompt) + len(text) >= ORIGINAL
+    assert text == own_greedy(model, prompt, len(text))
+    # The rows do change one position later: the limit is not a token too low.
+    ids = torch.tensor([[*prompt, *text, *text]])
+    within, past = (
+        model(input_ids=ids[:, :n], use_cache=False).logits[0, :20] for n in (ORIGINAL, ORIGINAL + 1)
+    )
+    before = model(input_ids=ids[:, : len(prompt)], use_cache=False).logits[0, :20]
+    assert torch.allclose(before, within, rtol=1e-3, atol=1e-3 * float(before.abs().max()))
+    assert (past - within).abs().max() > 1e-2 * within.abs().max()
 
 
 def _reason(error: BadInput, folder: Path) -> str:

@@ -5,6 +5,7 @@ Drawing noise once a prompt and 16-bit sampling keys are in published code, the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,7 +14,8 @@ from pytest import MonkeyPatch
 
 from sequoia_cli.check import run
 from sequoia_cli.core.sampling import Sampling
-from sequoia_cli.engine import continuation, masks, warp
+from sequoia_cli.engine import continuation, masks, verify_at_once, warp
+from sequoia_cli.engine import model as model_module
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.draw import draw, draw_children, top_children
 from sequoia_cli.engine.model import LanguageModel
@@ -42,19 +44,19 @@ def always_accepted(patch: MonkeyPatch) -> None:
 
 
 def last_token_of_the_draft(patch: MonkeyPatch) -> None:
-    """The token behind an accepted leaf comes from the law that the leaf was drawn from."""
+    """The token after an accepted leaf comes from the distribution that the leaf was drawn from."""
 
     def judge(tokens, target_probs, drawn, uniforms):
         verdict = verify(tokens, target_probs, drawn, uniforms)
         if len(verdict.path) < 2 or drawn(verdict.path[-1]):
             return verdict
-        law = drawn(verdict.path[-2])[0].probs
-        return type(verdict)(verdict.path, draw(law, uniforms[-1]))
+        probs = drawn(verdict.path[-2])[0].probs
+        return type(verdict)(verdict.path, draw(probs, uniforms[-1]))
 
     _verifier(patch, replace(SEQUOIA, judge=judge))
 
 
-def draft_nucleus_not_told(patch: MonkeyPatch) -> None:
+def draft_nucleus_not_in_q(patch: MonkeyPatch) -> None:
     def cut(probs, counts, noise):
         kept = warp._nucleus(probs, 0.5)
         return draw_children(kept / kept.sum(-1, keepdim=True), counts, noise)
@@ -80,9 +82,65 @@ def half_precision_keys(patch: MonkeyPatch) -> None:
     _verifier(patch, replace(SEQUOIA, draw=keyed))
 
 
-def another_temperature(patch: MonkeyPatch) -> None:
-    right = continuation.probabilities
-    patch.setattr(continuation, "probabilities", lambda logits, sampling: right(logits, Sampling(0.5)))
+def _warped(change: Callable[[Sampling], Sampling]) -> Callable[[MonkeyPatch], None]:
+    """The engine warps the target's logits, wherever it does, by another sampling than was asked for."""
+
+    def plant(patch: MonkeyPatch) -> None:
+        right = warp.probabilities
+
+        def wrong(logits, sampling):
+            return right(logits, sampling if sampling.greedy else change(sampling))
+
+        for module in (warp, continuation, verify_at_once):
+            patch.setattr(module, "probabilities", wrong)
+
+    return plant
+
+
+def same_noise_for_every_text(patch: MonkeyPatch) -> None:
+    """Texts differ in their first step by nothing: each starts from the same numbers."""
+    _reseeded(patch, lambda prompt, number: 0)
+
+
+def same_noise_for_every_prompt(patch: MonkeyPatch) -> None:
+    """The texts of one number, of all prompts, are drawn by the same numbers."""
+    _reseeded(patch, lambda prompt, number: number)
+
+
+def _reseeded(patch: MonkeyPatch, seed: Callable[[tuple[int, ...], int], int]) -> None:
+    def start(text, decoder, prompt, budget, generator):
+        counts[tuple(prompt)] += 1
+        if generator is not None:
+            generator.manual_seed(seed(tuple(prompt), counts[tuple(prompt)]))
+        right(text, decoder, prompt, budget, generator)
+
+    counts: Counter[tuple[int, ...]] = Counter()
+    right = continuation.Continuation.__init__
+    patch.setattr(continuation.Continuation, "__init__", start)
+
+
+def second_piece_from_position_0(patch: MonkeyPatch) -> None:
+    """Positions of a prompt start again with each prefill piece."""
+
+    def run(model, tokens, positions, *arguments):
+        if arguments[-1] == 1:  # only a prefill keeps the logits of one row
+            positions = positions - positions[0, 0]
+        return right(model, tokens, positions, *arguments)
+
+    right = LanguageModel._run
+    patch.setattr(LanguageModel, "_run", run)
+
+
+def row_between_pieces_dropped(patch: MonkeyPatch) -> None:
+    """The last token of a whole prefill piece is not run."""
+
+    def pieces(tokens):
+        for rows in right(tokens):
+            whole = rows.stop - rows.start == model_module._PREFILL_TOKENS
+            yield slice(rows.start, rows.stop - 1) if whole and rows.stop < tokens else rows
+
+    right = model_module.prefill_pieces
+    patch.setattr(model_module, "prefill_pieces", pieces)
 
 
 def side_branch_kept(patch: MonkeyPatch) -> None:
@@ -118,20 +176,27 @@ def _verifier(patch: MonkeyPatch, wrong: Verifier) -> None:
     patch.setattr(run, "Watched", lambda *parts, verifier: right(*parts, verifier=wrong))
 
 
-LAWS: dict[str, Callable[[MonkeyPatch], None]] = {
+DISTRIBUTIONS: dict[str, Callable[[MonkeyPatch], None]] = {
     "noise reused across steps": reused_noise,
     "residual not updated": residual_kept,
     "every proposal accepted": always_accepted,
-    "last token from the draft's law": last_token_of_the_draft,
-    "draft's top-p not in q": draft_nucleus_not_told,
+    "last token from the draft's distribution": last_token_of_the_draft,
+    "draft's top-p not in q": draft_nucleus_not_in_q,
     "top children as if drawn": top_children_as_if_drawn,
     "sampling keys in float16": half_precision_keys,
-    "another temperature": another_temperature,
+    "another temperature": _warped(lambda asked: replace(asked, temperature=asked.temperature / 2)),
+    "another top-k": _warped(lambda asked: replace(asked, top_k=max(1, asked.top_k - 2))),
+    "another top-p": _warped(lambda asked: replace(asked, top_p=asked.top_p / 1.5)),
+    "top-p left out": _warped(lambda asked: replace(asked, top_p=1.0)),
+    "same noise for every text": same_noise_for_every_text,
+    "same noise for every prompt": same_noise_for_every_prompt,
 }
 TEXTS: dict[str, Callable[[MonkeyPatch], None]] = {
     "rows of a side branch kept": side_branch_kept,
     "siblings see each other": open_mask,
     "positions counted by row": positions_by_row,
+    "second piece from position 0": second_piece_from_position_0,
+    "row between pieces dropped": row_between_pieces_dropped,
     "end of text run past": end_run_past,
 }
-FAULTS = {**LAWS, **TEXTS}
+FAULTS = {**DISTRIBUTIONS, **TEXTS}

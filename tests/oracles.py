@@ -37,3 +37,27 @@ def value_by_paths(tree: TokenTree, rows) -> float:
             score *= rows[min(distance, len(rows) - 1)][siblings.index(step)]
         total += score
     return total
+
+
+def best_by_size_within_caps(rows, caps, size):
+    """Tokens, and nodes with children by layer, of the best tree of each size within caps of its layers.
+
+    For rates that fall with the rank: the candidates of a layer are the children of the best `cap` of the
+    layer above, and the best tree of n nodes are the n best candidates.
+    """
+    above = [(1.0, 0, ())]  # score, layer, ranks on the path
+    candidates = list(above)
+    for layer, cap in enumerate(caps, start=1):
+        row = rows[min(layer, len(rows)) - 1]
+        above = [
+            (score * rate, layer, (*path, rank))
+            for score, _, path in sorted(above, key=lambda node: (-node[0], node[2]))[:cap]
+            for rank, rate in enumerate(row)
+        ]
+        candidates += above
+    tokens, parents = 0.0, [set() for _ in caps]
+    for score, layer, path in sorted(candidates, key=lambda node: (-node[0], node[1], node[2]))[:size]:
+        tokens += score
+        if layer:
+            parents[layer - 1].add(path[:-1])
+        yield tokens, [len(level) for level in parents]

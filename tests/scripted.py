@@ -17,7 +17,7 @@ Table = Sequence[Sequence[float]]
 class ScriptedTarget:
     """A target whose law behind a token is that token's row of `table`, whatever came before."""
 
-    device = torch.device("cpu")
+    device, dtype = torch.device("cpu"), torch.float64
     recorder = None
 
     def __init__(self, table: Table, context_limit: int = 1000) -> None:
@@ -28,6 +28,7 @@ class ScriptedTarget:
     def new_cache(self, capacity):
         cache = SimpleNamespace(length=0)
         cache.keep = lambda prefix, path: setattr(cache, "length", prefix + len(path))
+        cache.forget = lambda prefix: setattr(cache, "length", prefix)
         return cache
 
     def masks(self, block, capacity):
@@ -52,6 +53,7 @@ class ScriptedDraft:
 
     reads_hidden = False
     ids = None
+    dtype = torch.float64
 
     def __init__(self, table: Table, context_limit: int = 1000) -> None:
         self._logits = torch.tensor(table, dtype=torch.float64).log()

@@ -21,6 +21,11 @@ def test_views_of_a_tree_are_derived_from_its_parents():
 def test_size_and_depth_count_the_root():
     assert (ROOT_ONLY.size, ROOT_ONLY.depth, ROOT_ONLY.expanded) == (1, 1, ())
     assert (chain(4).size, chain(4).depth, chain(4).is_chain) == (4, 4, True)
+    assert [TokenTree(parents).is_chains for parents in ((-1, 0, 1), (-1, 0, 0, 1), (-1, 0, 1, 1))] == [
+        1,
+        1,
+        0,
+    ]
 
 
 def test_child_counts_by_layer_give_the_same_tree():

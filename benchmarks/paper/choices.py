@@ -77,7 +77,7 @@ def _of_listed_sizes(choice: Choice) -> tuple[int, int]:
 
 
 def compare_rows() -> list[Compared]:
-    """All rows with a published tree. Raises `NoData`."""
+    """All rows with a published tree."""
     trees = figures.published_trees()
     return [
         compare_row(row, trees[row.tree], machines.on_device(row.machine, row.target, row.draft))
@@ -86,10 +86,7 @@ def compare_rows() -> list[Compared]:
 
 
 def kept_shares() -> dict[str, dict[str, float]]:
-    """By published vector and tree: its tokens over those of our best tree of its size and layers.
-
-    Raises `NoData`.
-    """
+    """By published vector and tree: its tokens over those of our best tree of its size and layers."""
     trees = figures.published_trees()
     vectors = {
         name: figures.published_rates(name) for name in ("sequoia_repo_demo", "llama3_70b_from_8b_cnn")

@@ -1,4 +1,4 @@
-"""Figures as the papers print them, each with its source, and the published files beside the checkout."""
+"""Figures as the papers print them, each with its source, and the published files of `tests/data`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from sequoia_cli.core.tree import TokenTree
 
-#: Published vectors and trees, where somebody has put them next to the checkout.
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+#: Published vectors and trees; the README there names their sources.
+DATA = Path(__file__).resolve().parents[2] / "tests" / "data"
 
 #: Nodes in the scalability plot of the Sequoia project page (github Infini-AI-Lab/Sequoia-Page), and tokens
 #: per step as plotted, read out of the vector graphics. The pair is not named; p_1 is 0.663.
@@ -141,26 +141,19 @@ OFFLOADED_PLAIN_SECONDS = 5.7
 PCIE_BANDWIDTH = 31.5e9
 
 
-class NoData(Exception):
-    """A published file is not next to the checkout."""
-
-
-def published(name: str) -> Any:
-    """The parsed file from `DATA`. Raises `NoData` where it is not there."""
-    path = DATA / name
-    if not path.is_file():
-        raise NoData(f"{name} is looked for in ../shared/data beside the checkout, and is not there")
-    return json.loads(path.read_text())
+def _published(name: str) -> Any:
+    """The parsed file from `DATA`."""
+    return json.loads((DATA / name).read_text())
 
 
 def published_rates(name: str) -> list[float]:
     """The published acceptance vector of this name: marginal rates by rank."""
-    rates: list[float] = published("published_rates.json")["vectors"][name]["p"]
+    rates: list[float] = _published("published_rates.json")["vectors"][name]["p"]
     return rates
 
 
 def published_trees() -> dict[str, TokenTree]:
     """The 62 published trees by name."""
     return {
-        name: TokenTree(tuple(entry["parents"])) for name, entry in published("published_trees.json").items()
+        name: TokenTree(tuple(entry["parents"])) for name, entry in _published("published_trees.json").items()
     }

@@ -38,7 +38,7 @@ def replay_demonstration() -> dict[str, Any]:
 
 
 def replay_appendix_e() -> dict[str, Any]:
-    """G(n), bounds and r_k of the vector that Appendix E prints. Raises `NoData`."""
+    """G(n), bounds and r_k of the vector that Appendix E prints."""
     vector = figures.published_rates("llama3_70b_from_8b_cnn")
     return {
         "values": list(zip(known.APPENDIX_E_SIZES, known.values(vector), strict=True)),
@@ -49,7 +49,7 @@ def replay_appendix_e() -> dict[str, Any]:
 
 
 def replay_rows() -> dict[str, Any]:
-    """The rows of Tables 1, 3 and 4, and the trees under the two published vectors. Raises `NoData`."""
+    """The rows of Tables 1, 3 and 4, and the trees under the two published vectors."""
     rows = [
         asdict(found) | {"name": found.row.name, "measured_cost": found.row.cost}
         for found in choices.compare_rows()
@@ -58,7 +58,7 @@ def replay_rows() -> dict[str, Any]:
 
 
 def replay_offloading() -> dict[str, Any]:
-    """Table 2's machine with Appendix E's vector: the same models, other texts. Raises `NoData`."""
+    """Table 2's machine with Appendix E's vector: the same models, other texts."""
     vector = figures.published_rates("llama3_70b_from_8b_cnn")
     found = [choices.choose_offloaded(vector, overlapped=overlapped) for overlapped in (False, True)]
     return {

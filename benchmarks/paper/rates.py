@@ -34,7 +34,7 @@ def values_by_size(rates: list[float], sizes: tuple[int, ...]) -> list[float]:
 
 
 def fitted_to_plot() -> tuple[float, float]:
-    """(scale, exponent) of least squares to Sequoia's plotted curve alone; the other curves are not seen."""
+    """(scale, exponent) of least squares to Sequoia's plotted curve alone."""
     plotted = np.array(figures.PLOTTED["sequoia"])
 
     def off(parameters: np.ndarray) -> np.ndarray:

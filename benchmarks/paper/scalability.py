@@ -1,8 +1,8 @@
 """Tokens per step by size: Sequoia's tree, independent chains, a binary tree and one chain (Figure 1).
 
 The plot on the project page comes from a vector that is not published. `rates.fitted_to_plot` recovers one
-from its Sequoia curve, and the other curves follow. The page draws two of them otherwise than trees of a size
-have it, which `as_drawn` does too.
+from its Sequoia curve, and the other curves follow. The page draws two of them by conventions of its own.
+They were found by trying some against the plotted points; `as_drawn` follows them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sequoia_cli.compiler.value import expected_tokens
 
 #: Nodes, root included.
 SIZES = tuple(1 << power for power in range(13))
-#: Ranks of the recovered vector: where the plotted limit of the independent chains lies. Sequoia's own trees
-#: stop at `rates.BRANCH` children, as the released search does.
+#: Ranks of the recovered vector. Chosen by hand: with so many, the independent chains end where they are
+#: plotted to end. Sequoia's own trees stop at `rates.BRANCH` children, as the released search does.
 RANKS = 256
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+#: Most characters of a message; data that it shows can be longer than anybody reads.
+LONGEST_MESSAGE = 800
+
 
 class SequoiaError(Exception):
     """A failure to report in words, without a traceback.
@@ -12,9 +18,18 @@ class SequoiaError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str | None = None) -> None:
+        message = bounded(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = None if hint is None else bounded(hint)
+
+
+def bounded(text: str, most: int = LONGEST_MESSAGE) -> str:
+    """The text, or its beginning and its end where it is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    tail = most // 4
+    return f"{text[: most - tail - 5]} ... {text[-tail:]}"
 
 
 def out_of_memory(error: BaseException) -> str | None:
@@ -30,6 +45,22 @@ def out_of_memory(error: BaseException) -> str | None:
         return None
     first = (str(error).strip().splitlines() or [""])[0][:160]
     return f"out of memory: {first}"
+
+
+class OutOfMemory(SequoiaError):
+    """Memory ran out in work that can be named."""
+
+
+@contextmanager
+def memory_for(what: str) -> Iterator[None]:
+    """Name the work within if memory runs out there: raises `OutOfMemory` then."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        message = out_of_memory(error)
+        if message is None:
+            raise
+        raise OutOfMemory(f"{message} (for {what})") from error
 
 
 class BadInput(SequoiaError):

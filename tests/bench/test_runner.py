@@ -18,6 +18,7 @@ class FakeWorkers:
 
     def __init__(self, monkeypatch, **replies):
         self.asked, self.closed, self.pythons, self.replies = [], [], {}, replies
+        self.seeds = []
         monkeypatch.setattr(runner, "Worker", self.make)
 
     def make(self, engine, given, python=None):
@@ -30,6 +31,7 @@ class FakeWorkers:
 
             def ask(self, message):
                 fakes.asked.append((engine, message["prompt"]))
+                fakes.seeds.append((engine, message["seed"]))
                 reply = next(script, TEXT)
                 if isinstance(reply, BaseException):
                     raise reply
@@ -44,8 +46,8 @@ class FakeWorkers:
 def test_each_round_gives_every_engine_every_prompt_in_changing_order(monkeypatch):
     fakes = FakeWorkers(monkeypatch, a=[LOADED], b=[LOADED])
     outcomes = runner.compare(["a", "b"], work(), 2)
-    warm, timed = fakes.asked[:2], fakes.asked[2:]
-    assert warm == [("a", 0), ("b", 0)]
+    warm, timed = fakes.asked[:4], fakes.asked[4:]
+    assert warm == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]  # the longest prompt, then the shortest
     assert sorted(timed) == sorted([(engine, prompt) for engine in "ab" for prompt in (0, 1)] * 2)
     assert [engine for engine, _ in timed] == list("abbabaab")
     for outcome in outcomes:
@@ -60,9 +62,19 @@ def test_each_round_gives_every_engine_every_prompt_in_changing_order(monkeypatc
     assert fakes.closed == ["a", "b"]
 
 
+def test_every_text_has_a_seed_of_its_own_which_is_the_same_for_all_engines(monkeypatch):
+    fakes = FakeWorkers(monkeypatch, a=[LOADED], b=[LOADED])
+    runner.compare(["a", "b"], work(), 3)
+    by_engine = {name: [seed for engine, seed in fakes.seeds if engine == name] for name in "ab"}
+    assert len(set(by_engine["a"])) == len(by_engine["a"]) == 2 + 3 * 2
+    assert set(by_engine["a"]) == set(by_engine["b"])
+
+
 def test_an_engine_that_is_not_there_or_fails_leaves_the_others_their_turns(monkeypatch):
     lost = {"failed": "lost"}
-    FakeWorkers(monkeypatch, a=[{"unavailable": "no"}], b=[LOADED, TEXT, TEXT, lost], c=[LOADED], d=[lost])
+    FakeWorkers(
+        monkeypatch, a=[{"unavailable": "no"}], b=[LOADED, TEXT, TEXT, TEXT, lost], c=[LOADED], d=[lost]
+    )
     a, b, c, d = runner.compare(["a", "b", "c", "d"], work(), 2)
     assert (a.unavailable, a.samples) == ("no", [])
     assert (b.failed, len(b.samples)) == ("lost", 1)
@@ -71,7 +83,7 @@ def test_an_engine_that_is_not_there_or_fails_leaves_the_others_their_turns(monk
 
 
 def test_an_interruption_keeps_what_was_measured_and_ends_all(monkeypatch):
-    fakes = FakeWorkers(monkeypatch, a=[LOADED], b=[LOADED, TEXT, TEXT, KeyboardInterrupt()])
+    fakes = FakeWorkers(monkeypatch, a=[LOADED], b=[LOADED, TEXT, TEXT, TEXT, KeyboardInterrupt()])
     with pytest.raises(runner.Interrupted) as raised:
         runner.compare(["a", "b"], work(), 5)
     assert [len(outcome.samples) for outcome in raised.value.outcomes] == [1, 1]

@@ -1,4 +1,4 @@
-"""Growth: which engines run behind which prompts, with which trees."""
+"""Growth: which engines run after which prompts, with which trees."""
 
 import pytest
 from test_samples import work

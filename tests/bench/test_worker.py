@@ -21,7 +21,8 @@ class Scripted:
     def __init__(self, *parts):
         self.parts = parts
 
-    def generate(self, prompt, on_tokens):
+    def generate(self, prompt, seed, on_tokens):
+        self.seeds = [*getattr(self, "seeds", ()), seed]
         for part in self.parts:
             if isinstance(part, Exception):
                 raise part
@@ -35,14 +36,19 @@ def served(monkeypatch, engine, *prompts):
         return engine
 
     monkeypatch.setattr(worker, "make_engine", make)
-    lines = [{"engine": "plain", "work": work().to_dict()}, *({"prompt": prompt} for prompt in prompts)]
+    lines = [
+        {"engine": "plain", "work": work().to_dict()},
+        *({"prompt": prompt, "seed": 70 + prompt} for prompt in prompts),
+    ]
     replies = io.StringIO()
     worker.serve(io.StringIO("".join(json.dumps(line) + "\n" for line in lines)), replies)
     return [json.loads(line) for line in replies.getvalue().splitlines()]
 
 
 def test_it_says_that_it_has_loaded_and_then_answers_each_line(monkeypatch):
-    first, *texts = served(monkeypatch, Scripted([1], [2, 3]), 0, 1)
+    engine = Scripted([1], [2, 3])
+    first, *texts = served(monkeypatch, engine, 0, 1)
+    assert engine.seeds == [70, 71]
     assert first["load_seconds"] >= 0
     assert set(first["packages"]) == {"torch"}
     for text in texts:
@@ -51,11 +57,11 @@ def test_it_says_that_it_has_loaded_and_then_answers_each_line(monkeypatch):
         assert text["peak_bytes"] > 1_000_000
 
 
-def test_tokens_behind_the_end_and_beyond_the_budget_are_cut_and_not_timed():
+def test_tokens_after_the_end_and_beyond_the_budget_are_cut_and_not_timed():
     ticks = iter(range(100))
-    found = worker.run(Scripted([1], [2, 9, 3], [4]), work(), 0, lambda: next(ticks))
+    found = worker.run(Scripted([1], [2, 9, 3], [4]), work(), 0, 5, lambda: next(ticks))
     assert found == {"token_ids": [1, 2, 9], "arrivals": [(1, 1), (2, 2)]}
-    found = worker.run(Scripted([1, 2, 3], [4, 5, 6]), work(), 0, lambda: 0.0)
+    found = worker.run(Scripted([1, 2, 3], [4, 5, 6]), work(), 0, 5, lambda: 0.0)
     assert found["token_ids"] == [1, 2, 3, 4]
 
 
@@ -89,7 +95,7 @@ def test_the_memory_of_a_process_is_its_own_and_without_libraries_that_its_engin
 
 def test_an_engine_whose_package_is_missing_is_unavailable(monkeypatch):
     monkeypatch.setattr("sequoia_cli.bench.engines.find_spec", lambda name: None)
-    for name in ("llama.cpp", "openvino", "vllm"):
+    for name in (name for name, entry in ENGINES.items() if entry.needs):
         with pytest.raises(
             Unavailable, match=f"{ENGINES[name].needs} is not installed; --python {name}=PATH"
         ):
@@ -98,6 +104,6 @@ def test_an_engine_whose_package_is_missing_is_unavailable(monkeypatch):
 
 def test_an_engine_that_reads_gguf_is_unavailable_without_a_file(monkeypatch):
     monkeypatch.setattr("sequoia_cli.bench.engines.find_spec", lambda name: object())
-    for name in ("llama.cpp", "openvino"):
+    for name in (name for name, entry in ENGINES.items() if entry.reads_gguf):
         with pytest.raises(Unavailable, match="give it with --gguf"):
             make_engine(name, work())

@@ -1,18 +1,12 @@
 """What the comparison of verifiers expects of a step, against every way that the verifiers' judges can go."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from verifiers import expected, report
 
 from enumeration import DRAWS, Pair, mean_tokens, outcomes, steps
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.verifiers import VERIFIERS
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-expected = pytest.importorskip("verifiers.expected")
-report = pytest.importorskip("verifiers.report")
 
 TREES = [TokenTree((-1, 0, 0)), TokenTree((-1, 0, 0, 1)), TokenTree((-1, 0, 0, 1, 2))]
 

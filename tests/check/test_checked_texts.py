@@ -1,4 +1,4 @@
-"""Where greedy texts part: told apart into what rounding explains and what it does not."""
+"""Where greedy texts differ first: what rounding explains, and what it does not."""
 
 import torch
 
@@ -56,17 +56,17 @@ def test_ends_of_text_and_budgets_are_checked():
     assert wrong_end([4, 9], "stop", (9,), 8) is None
     assert wrong_end([4, 5], "length", (9,), 2) is None
     assert wrong_end([4, 5], "context", (9,), 8) is None
-    assert "for 2 tokens behind an end of text" in wrong_end([9, 4, 5], "length", (9,), 3)
+    assert "for 2 tokens after an end of text" in wrong_end([9, 4, 5], "length", (9,), 3)
     assert "3 tokens, 2 were asked for" in wrong_end([4, 5, 6], "length", (), 2)
     assert "expected 'stop'" in wrong_end([4, 9], "length", (9,), 2)
 
 
 def test_logits_that_are_not_the_targets_are_wrong_whatever_was_chosen():
     other = [[*row[:-1], row[-1] + 0.1] for row in SAID]
-    verdict = scripted(sample=False)
-    assert verdict.failures == []
+    findings = scripted(sample=False)
+    assert findings.failures == []
     from sequoia_cli.check.run import Check
 
-    check = Check(verdict.check.subject, TableReference(other), verdict.check.prompts, 12, 100, 0)
+    check = Check(findings.check.subject, TableReference(other), findings.check.prompts, 12, 100, 0)
     list(check.check_texts())
     assert all(checked.wrong_rows and not checked.wrong_tokens for checked in check.ours)

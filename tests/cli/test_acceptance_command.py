@@ -1,6 +1,7 @@
 """`sequoia acceptance` as a user meets it: a rates file that says what it is true of, whole or resumable."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -89,12 +90,35 @@ def test_the_recorded_command_makes_the_file_again(measured, run, models):
 
 
 def test_on_policy_counts_are_whole_numbers_of_one_level(measured):
-    data = measured("--estimator", "on-policy", "-T", "1")
+    data = measured("--estimator", "on-policy", "--depths", "1", "-T", "1")
     assert data["conditions"]["estimator"] == "on-policy"
     assert len(data["trials"]) == 1
     counts = [*data["trials"], *data["accepted"][0]]
     assert all(isinstance(count, int) for count in counts)
     assert 0 < sum(data["accepted"][0]) <= data["trials"][0]
+
+
+@pytest.mark.parametrize("estimator", ["on-policy", "teacher-forced"])
+def test_a_prompt_that_comes_several_times_is_measured_on_several_texts(acceptance, estimator):
+    Path("same.txt").write_text("Hello\n" * 3)
+    options = ("--estimator", estimator, "-T", "1", "--dataset", "same.txt", "-o", "same.yaml")
+    assert acceptance(*options)[0] == 0
+    counts = [sample["accepted"] for sample in read_document("same.yaml").data["samples"]]
+    assert len(set(map(str, counts))) > 1
+
+
+def test_a_context_of_the_draft_that_is_too_short_is_named(acceptance, models, tmp_path):
+    Path("long.txt").write_text("it's a fine day, isn't it? " * 4 + "\n")
+    Path("both.txt").write_text("it's a fine day, isn't it? " * 4 + "\nHello\n")
+    short = ("--draft", models["short"], "-o", "rates.yaml")
+    code, _, err = acceptance(*short, "--dataset", "long.txt")
+    assert code == 2
+    assert "has a context of 32 tokens and target" in err
+    assert "every prompt has 32 tokens or more, where the context of target or draft ends" in err
+    code, _, err = acceptance(*short, "--dataset", "both.txt")
+    assert code == 0
+    assert "1 of 2 prompts count nothing: they have 32 tokens or more" in err
+    assert "has a context of" not in acceptance("--dataset", "both.txt", "-o", "other.yaml")[2]
 
 
 def test_a_draft_that_is_the_target_is_always_accepted(measured, models):
@@ -170,12 +194,56 @@ def test_an_interrupted_run_goes_on_to_the_same_result_as_a_whole_one(
     assert not (empty_place / "rates2.yaml.partial").exists()
 
 
-def test_other_conditions_begin_anew(acceptance, interrupted):
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        (("-T", "0.9"), "temperature 1.0 there, 0.9 here"),
+        (("-T", "1", "--depths", "1"), "depths 2 there, 1 here"),
+    ],
+)
+def test_an_unfinished_run_of_other_options_is_named_and_kept(
+    acceptance, interrupted, empty_place, options, difference
+):
     acceptance("-o", "rates.yaml", "-T", "1")
-    code, _, err = acceptance("-o", "rates.yaml", "-T", "0.9")
-    assert code == 0
-    assert "continuing" not in err
+    kept = (empty_place / "rates.yaml.partial").read_bytes()
+    code, out, err = acceptance("-o", "rates.yaml", *options)
+    assert (code, out) == (2, "")
+    assert f"rates.yaml.partial holds 2 finished pieces of a run of other options: {difference}" in err
+    assert "--force" in err
+    assert (empty_place / "rates.yaml.partial").read_bytes() == kept
+    assert acceptance("-o", "rates.yaml", *options, "--force")[0] == 0
     assert interrupted == [0, 1, 2, 0, 1, 2, 3]
+
+
+def test_a_run_under_another_version_of_a_package_is_not_continued(acceptance, interrupted, monkeypatch):
+    from sequoia_cli.measure import session
+
+    packages = session.packages()
+    acceptance("-o", "rates.yaml")
+    monkeypatch.setattr(session, "packages", lambda: {**packages, "torch": "9.9"})
+    code, _, err = acceptance("-o", "rates.yaml")
+    assert code == 2
+    assert f"run of other options: torch '{packages['torch']}' there, '9.9' here" in err
+
+
+def test_finished_prompts_count_whichever_others_are_asked_for(acceptance, measured, interrupted):
+    acceptance("-o", "rates.yaml", "-T", "1", "--limit", "3")
+    code, _, err = acceptance("-o", "rates.yaml", "-T", "1")
+    assert code == 0
+    assert "continuing an interrupted run: 2 of 4 prompts are done" in err
+    assert interrupted == [0, 1, 2, 2, 3]
+    again = measured("-T", "1", name="again.yaml")
+    assert read_document("rates.yaml").data["samples"] == again["samples"]
+
+
+def test_finished_prompts_that_are_not_asked_for_are_named_and_kept(acceptance, interrupted, empty_place):
+    acceptance("-o", "rates.yaml")
+    code, _, err = acceptance("-o", "rates.yaml", "--limit", "1")
+    assert code == 2
+    assert "rates.yaml.partial holds 1 finished prompts that are not among those asked for" in err
+    code, _, err = acceptance("-o", "rates.yaml", "--limit", "1", "--force")
+    assert code == 0
+    assert interrupted == [0, 1, 2]  # the prompt that is asked for was not measured again
 
 
 # --- merging
@@ -189,8 +257,10 @@ def test_runs_over_different_prompts_add_up_to_the_run_over_both(measured, run, 
     assert (code, out) == (0, ""), err
     assert latest("acceptance") == empty_place / "both.yaml"
     both, whole = read_document("both.yaml").data, measured()
-    for key in ("trials", "accepted", "p", "standard_error", "samples"):
+    for key in ("trials", "accepted", "p", "standard_error"):
         assert both[key] == whole[key]
+    without_id = [[{**sample, "id": ""} for sample in data["samples"]] for data in (both, whole)]
+    assert without_id[0] == without_id[1]
     assert [part["name"] for part in both["conditions"]["dataset"]] == ["a.txt", "b.txt"]
     assert {"command", "version", "created"} <= set(both)
     assert AcceptanceRates.from_document(read_document("both.yaml")).samples
@@ -220,10 +290,104 @@ def test_files_that_do_not_add_up_are_refused_by_name(measured, run, empty_place
     assert not (empty_place / "profiles" / "merged_rates.yaml").exists()
 
 
+def test_what_was_counted_already_is_left_out_with_a_note(measured, run, empty_place):
+    whole, part = measured(), measured("--limit", "2", name="part.yaml")
+    text = (empty_place / "rates.yaml").read_text()
+    (empty_place / "copy.yaml").write_text("# a comment\n" + text)
+    old = json.loads(json.dumps(part))  # as older versions wrote it
+    for sample in old["samples"]:
+        del sample["id"], sample["digest"]
+    (empty_place / "old.json").write_text(json.dumps(old))
+    (empty_place / "old_copy.yaml").write_text(yaml.safe_dump(old))
+    for first, second, known in (
+        ("rates.yaml", "copy.yaml", "copy.yaml: 4 of 4 prompts are"),
+        ("rates.yaml", "part.yaml", "part.yaml: 2 of 2 prompts are"),
+        ("part.yaml", "rates.yaml", "rates.yaml: 2 of 4 prompts are"),
+        ("part.yaml", "old.json", "old.json: 2 of 2 prompts are"),
+        ("old.json", "old_copy.yaml", "old_copy.yaml: 2 of 2 prompts are"),
+    ):
+        code, out, err = run("acceptance", "--merge", first, "--merge", second, "-o", "-", "--json")
+        assert code == 0, err
+        assert known + " counted already and left out" in err
+        expected = part if "old.json" in (first, second) else whole
+        assert json.loads(out)["trials"] == expected["trials"]
+
+
+def test_counts_of_unknown_prompts_are_warned_of(measured, run, empty_place):
+    data = measured()
+    for sample in data["samples"]:
+        del sample["id"], sample["digest"]
+    data["conditions"]["dataset"]["digest"] = "sha256:other"
+    (empty_place / "old.json").write_text(json.dumps(data))
+    code, out, err = run("acceptance", "--merge", "rates.yaml", "--merge", "old.json", "-o", "-", "--json")
+    assert code == 0
+    warning = "old.json does not say which prompts it counted: those of other files may count twice"
+    assert f"warning: {warning}" in err
+    assert json.loads(out)["warnings"] == [warning]
+
+
+def test_runs_on_two_machines_add_up_and_both_are_named(measured, run, empty_place):
+    here, there = measured("--limit", "2"), measured(name="there.yaml")
+    there["samples"] = there["samples"][2:]
+    rows = [sample["accepted"] for sample in there["samples"]]
+    sums = [[sum(column) for column in zip(*depth, strict=True)] for depth in zip(*rows, strict=True)]
+    trials = [sample["trials"] for sample in there["samples"]]
+    there["trials"] = [sum(column) for column in zip(*trials, strict=True)]
+    there["accepted"] = sums
+    there["p"] = [[count / there["trials"][0] for count in sums[0]]]
+    there["conditions"] |= {"device": "another chip", "threads": 64}
+    (empty_place / "there.yaml").write_text(yaml.safe_dump(there))
+    code, out, err = run("acceptance", "--merge", "rates.yaml", "--merge", "there.yaml", "-o", "-", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["conditions"]["device"] == [here["conditions"]["device"], "another chip"]
+    assert found["conditions"]["threads"] == [here["conditions"]["threads"], 64]
+    assert len(found["samples"]) == 4
+
+
+def test_other_counts_of_the_same_prompts_are_refused_by_name(measured, run, empty_place):
+    measured("--limit", "3")
+    text = (empty_place / "rates.yaml").read_text()
+    data = yaml.safe_load(text)
+    for sample in data["samples"][:2]:
+        sample["trials"][0] += 1
+    data["trials"][0] += 2
+    data["p"] = [[count / data["trials"][0] for count in data["accepted"][0]]]
+    (empty_place / "other.yaml").write_text(yaml.safe_dump(data))
+    code, _, err = run("acceptance", "--merge", "rates.yaml", "--merge", "other.yaml", "-o", "-")
+    assert code == 2
+    assert "other.yaml does not add up: 2 prompts are counted in both, with different counts: 1, 2\n" in err
+
+
+def test_merging_refuses_options_that_it_has_no_use_for(run):
+    merge = ("acceptance", "--merge", "a.yaml", "--merge", "b.yaml")
+    code, _, err = run(*merge, "-T", "0.6", "--limit", "3", "--force")
+    assert code == 2
+    assert "measures nothing; without effect: --limit, --temperature\n" in err
+
+
 def test_one_file_alone_is_nothing_to_merge(run):
     code, _, err = run("acceptance", "--merge", "a.yaml")
     assert code == 2
     assert "--merge is given once" in err
+
+
+# --- prompt files of which some rows are bad
+
+
+def test_bad_rows_are_refused_or_left_out_by_name(acceptance, measured, empty_place):
+    rows = ['{"prompt": "Hello"}', "{broken", '{"prompt": "there!"}', '{"q": 1}', '{"prompt": ""}', "5"]
+    (empty_place / "rows.jsonl").write_text("\n".join(rows))
+    code, _, err = acceptance("--dataset", "rows.jsonl")
+    assert code == 2
+    assert "rows.jsonl, line 2: not valid JSON" in err
+    assert "--skip-bad" in err
+    code, _, err = acceptance("--dataset", "rows.jsonl", "--skip-bad", "-o", "rates.yaml")
+    assert code == 0
+    assert "left out 4 bad rows: rows.jsonl, line 2: not valid JSON" in err
+    assert err.count("rows.jsonl, line") == 3
+    assert "; and 1 more" in err
+    assert [sample["id"] for sample in read_document("rates.yaml").data["samples"]] == ["1", "3"]
 
 
 # --- what it refuses, before models are loaded
@@ -249,6 +413,7 @@ def no_models(monkeypatch):
         (["--depths", "11"], "--depths is 11; a text of 10 tokens is at most 10 deep"),
         (["--max-new-tokens", "1"], "--max-new-tokens is 1; at least 2 is needed"),
         (["--ranks", "some"], "Invalid value for '--ranks'"),
+        (["--estimator", "on-policy"], "measures the root's children alone; without effect: --depths"),
         (["--estimator", "guess"], "--estimator is 'guess'; expected teacher-forced or on-policy"),
         (["-T", "-1"], "temperature is -1.0"),
         (["--dataset", "none.jsonl"], "none.jsonl does not exist"),
@@ -294,6 +459,7 @@ def test_a_draft_with_a_shorter_context_is_tried_as_far_as_it_reaches(
 ):
     (empty_place / "lengths.txt").write_text("\n".join("x" * count for count in (3, 31, 32, 33, 50)))
     options = ("--draft", models["short"], "--dataset", "lengths.txt", "--estimator", estimator)
+    options += ("--depths", "1")
     trials = [sample["trials"][0] for sample in measured(*options)["samples"]]
     assert trials[0] > trials[1] > 0
     assert trials[3:] == [0, 0]

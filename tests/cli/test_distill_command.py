@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from distilling import SMALL
+from exhaustive import exhaustive, few
 from folders import save
 from models import tiny_model
 from tiny_tokenizers import byte_level
@@ -42,7 +43,7 @@ def without_weights(option):
 
 
 @pytest.mark.parametrize("kind", ["feature", "independent"])
-@pytest.mark.parametrize("target", ["chat", "base"])
+@pytest.mark.parametrize("target", few(["chat", "base"], "chat"))
 def test_the_folder_is_a_draft_for_every_other_command(done, run, targets, trees, empty_place, target, kind):
     err = done("-o", "made", "--kind", kind, target=target)
     assert "wrote made" in err
@@ -79,12 +80,15 @@ def test_its_record_says_how_it_came_to_be_and_what_it_is_worth(done, targets):
 
 def test_its_figures_say_what_they_are_true_of_and_how_much_was_counted(done):
     err = done("-o", "made")
-    assert "at temperature 0, on 2 held-out prompts with up to 8 new tokens; times behind 16 tokens; " in err
+    assert (
+        "at temperature 0, on 2 held-out prompts with up to 8 new tokens; times after 16 tokens, fast " in err
+    )
     assert "trees of up to 32 nodes:" in err
     data = json.loads(Path("made/distillation.json").read_text())
     outlook, last = data["outlook"], data["held_out"][-1]
     assert outlook["conditions"] == {
         "estimator": "teacher-forced",
+        "forward": "fast",  # a model this small is not worth compiling
         "temperature": 0.0,
         "prompts": 2,
         "max_new_tokens": 8,
@@ -100,16 +104,61 @@ def test_its_figures_say_what_they_are_true_of_and_how_much_was_counted(done):
     assert f" of {last['trials'][0]:,}; level 2 " in err
 
 
+@pytest.fixture
+def ran(monkeypatch):
+    """The models that wrote texts, and those that the outlook timed and measured, in order."""
+    from sequoia_cli.cli import distill_stages
+    from sequoia_cli.distill import writing
+
+    seen = []
+    write, look = writing.write_corpus, distill_stages.outlooks
+
+    def writes(target, *arguments, **options):
+        seen.append(("texts", target.model))
+        return write(target, *arguments, **options)
+
+    def looks(target, drafts, *arguments):
+        seen.append(("outlook", target.model))
+        for draft in drafts.values():
+            seen.append(("outlook", draft.model if hasattr(draft, "embedding") else draft.model.model))
+        return look(target, drafts, *arguments)
+
+    monkeypatch.setattr(writing, "write_corpus", writes)
+    monkeypatch.setattr(distill_stages, "outlooks", looks)
+    return seen
+
+
+@pytest.mark.parametrize("kind", ["feature", "independent"])
+def test_texts_are_written_and_the_draft_is_measured_with_the_forward_that_generate_uses(done, ran, kind):
+    """Unless told otherwise; and the plain forward, its slow twin, measures the same rates."""
+    from sequoia_cli.engine.fast.block import FastBlock
+
+    rates = {}
+    for forward in ((), ("--forward", "plain")):
+        ran.clear()
+        texts = ("--corpus", "texts")  # written by the first command alone
+        err = done("-o", f"made{len(rates)}", "--kind", kind, *texts, *forward)
+        fast = [any(isinstance(part, FastBlock) for part in model.modules()) for _, model in ran]
+        assert [stage for stage, _ in ran] == ["outlook"] * 2 if forward else ["texts", "outlook", "outlook"]
+        assert fast == [not forward] * len(ran), err
+        outlook = json.loads(Path(f"made{len(rates)}/distillation.json").read_text())["outlook"]
+        rates[outlook["conditions"]["forward"]] = outlook["p"]
+    assert set(rates) == {"fast", "plain"}
+    assert rates["fast"] == [pytest.approx(row, abs=1e-3) for row in rates["plain"]]
+
+
 def test_json_prints_one_document_which_is_the_record(done, distill):
     code, out, _ = distill("-o", "made", "--json", "--quiet")
     assert code == 0
     assert json.loads(out) == json.loads(Path("made/distillation.json").read_text())
 
 
+@exhaustive
 def test_quiet_says_nothing(distill):
     assert distill("-o", "made", "--quiet") == (0, "", "")
 
 
+@exhaustive
 def test_the_default_place_is_named_after_the_target(done, empty_place):
     done()
     assert files(empty_place / "drafts") == {"chat-draft"}
@@ -146,7 +195,7 @@ def test_several_drafts_are_made_side_by_side_and_work_together(distill, done, r
     assert files("made") == {"1", "2"}
 
 
-@pytest.mark.parametrize("kind", ["feature", "independent"])
+@pytest.mark.parametrize("kind", few(["feature", "independent"], "feature"))
 def test_a_smaller_vocabulary_is_kept_and_a_finished_draft_can_be_cut(done, run, targets, trees, kind):
     done("-o", "small", "--kind", kind, "--draft-vocab", "64", "--corpus", "texts")
     kept = json.loads(Path("small/draft_vocabulary.json").read_text())
@@ -169,7 +218,7 @@ def test_a_smaller_vocabulary_is_kept_and_a_finished_draft_can_be_cut(done, run,
     assert Path("further/model.safetensors").read_bytes() != Path("whole/model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["feature", "independent"])
+@pytest.mark.parametrize("kind", few(["feature", "independent"], "independent"))
 def test_a_draft_that_was_cut_is_gone_on_with_and_cut_anew(done, run, targets, trees, kind):
     done("-o", "small", "--kind", kind, "--draft-vocab", "64", "--corpus", "texts")
     plain = ids_of(run, targets["chat"], "--plain")
@@ -185,7 +234,7 @@ def test_a_draft_that_was_cut_is_gone_on_with_and_cut_anew(done, run, targets, t
         assert ids_of(run, targets["chat"], *draft) == plain
 
 
-@pytest.mark.parametrize("rows", [280, 320])
+@pytest.mark.parametrize("rows", few([280, 320], 320))
 def test_a_draft_whose_vocabulary_is_padded_otherwise_is_gone_on_with(
     done, run, targets, trees, empty_place, rows
 ):
@@ -204,6 +253,7 @@ def test_a_draft_whose_vocabulary_is_padded_otherwise_is_gone_on_with(
         assert ids_of(run, targets["chat"], *draft) == plain
 
 
+@exhaustive
 @pytest.mark.parametrize("kind", ["feature", "independent"])
 def test_a_target_in_float16_gets_a_draft_too(done, run, targets, trees, kind):
     small = ("--dtype", "float16", *without_weights("--dtype"))
@@ -214,6 +264,7 @@ def test_a_target_in_float16_gets_a_draft_too(done, run, targets, trees, kind):
     assert ids_of(run, targets["chat"], *draft) == ids_of(run, targets["chat"], "--plain")
 
 
+@exhaustive
 def test_an_independent_draft_may_have_a_config_of_its_own(done, run, targets, trees, empty_place):
     config = tiny_model("llama", 300, num_hidden_layers=1).config
     config.save_pretrained(empty_place / "shape")

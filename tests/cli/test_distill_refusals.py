@@ -90,6 +90,7 @@ def contents(folder):
         (["--max-new-tokens", "1"], "--max-new-tokens is 1; at least 2 is needed"),
         (["--length", "15"], "--length is 15; at least 16 is needed"),
         (["--rows", "0"], "--rows is 0; at least 1 is needed"),
+        (["--forward", "quick"], "--forward is 'quick'; expected plain or fast or compiled"),
         (["--epochs", "0"], "--epochs is 0; at least 1 is needed"),
         (["--batch-tokens", "0"], "--batch-tokens is 0; at least 1 is needed"),
         (["--passes", "0"], "--passes is 0; at least 1 is needed"),
@@ -365,3 +366,13 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_training(distill, empty_place,
     assert "model.safetensors could not be written: No space left on device" in err
     assert "what was done is kept in made.partial" in err
     assert (empty_place / "made.partial" / "training-1.safetensors").exists()
+
+
+def test_a_folder_that_another_command_is_to_write_is_refused(distill, empty_place, no_texts):
+    from sequoia_cli.cli.distill_inputs import DraftFolder
+
+    first = DraftFolder(empty_place / "made", force=False)
+    code, out, err = distill("-o", "made", "--force")
+    assert (code, out) == (2, "")
+    assert "made is being written by another command" in err
+    first.release()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from exhaustive import exhaustive
 from sequoia_cli.cli import distill_stages
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.distill import training as training_module
@@ -75,9 +76,11 @@ def test_interrupted_while_training_it_goes_on_to_the_same_draft(done, interrupt
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
-        (["--epochs", "1"], "epochs 2 there, 1 now"),
-        (["--epochs", "2", "--tokens", "3000"], "tokens 1500 there, 3000 now"),
-        (["--epochs", "2", "--draft-vocab", "64"], "draft_vocab all there, 64 now"),
+        pytest.param(["--epochs", "1"], "epochs 2 there, 1 now", marks=exhaustive),
+        pytest.param(["--epochs", "2", "--tokens", "3000"], "tokens 1500 there, 3000 now", marks=exhaustive),
+        pytest.param(
+            ["--epochs", "2", "--draft-vocab", "64"], "draft_vocab all there, 64 now", marks=exhaustive
+        ),
         (["--epochs", "2", "--passes", "1", "--batch-tokens", "300"], "passes 3 there, 1 now; batch_tokens"),
     ],
 )

@@ -88,6 +88,7 @@ def test_prompts_of_a_file_keep_their_ids_and_can_be_limited(document, empty_pla
     options = ("--prompts", "prompts.jsonl", "--column", "q", "-n", "3")
     assert [result["id"] for result in document(*options)["results"]] == ["a", "b"]
     assert document(*options, "--limit", "1")["id"] == "a"
+    assert document(*options, "--skip", "1", "--limit", "1")["id"] == "b"
 
 
 def test_a_prompt_goes_through_the_chat_template_unless_raw(document, models):
@@ -96,6 +97,14 @@ def test_a_prompt_goes_through_the_chat_template_unless_raw(document, models):
     templated = document(*SHORT, *chat)
     assert (templated["prompt_tokens"], templated["token_ids"]) == (len(ids), expected)
     assert document(*SHORT, *chat, "--raw")["token_ids"] == document(*SHORT)["token_ids"]
+
+
+def test_a_prompt_piped_from_windows_is_the_one_that_was_typed(document):
+    piped = document("-n", "12", "--raw", stdin=b"\xef\xbb\xbfHello\r\nfine day\r\n\r\n")
+    typed = document("-n", "12", "--raw", "-p", "Hello\nfine day")
+    assert [piped[key] for key in ("prompt_tokens", "token_ids")] == [
+        typed[key] for key in ("prompt_tokens", "token_ids")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +122,8 @@ def test_a_prompt_goes_through_the_chat_template_unless_raw(document, models):
         (["--tree", "-", "--prompts", "-"], None, "--tree - reads stdin"),
         (["--prompts", "none.txt"], None, "none.txt does not exist"),
         (["-p", "a", "--limit", "0"], None, "--limit is 0; at least 1 is needed"),
+        (["-p", "a", "--skip", "1"], None, "--skip leaves out prompts of a file, and no --prompts is given"),
+        (["--builtin", "--skip", "-1"], None, "--skip is -1; at least 0 is needed"),
         (["-p", "a", "--column", "q"], None, "--column names a key of a file, and no --prompts is given"),
     ],
 )
@@ -193,6 +204,22 @@ def test_a_tree_compiled_for_another_setting_is_warned_of_by_name(generate, empt
     assert "warning: the tree was compiled for another setting" in err
     (warning,) = json.loads(out)["warnings"]
     for part in ("target A, here ", "draft D, here ", "temperature 0.7, here 0.0"):
+        assert part in warning
+
+
+def test_a_tree_compiled_for_another_machine_shape_of_samples_or_length_is_warned_of(generate, empty_place):
+    rates = {"temperature": 1.0, "top_p": 0.5, "top_k": 7, "draft_temperature": 0.3, "verifier": "naive"}
+    times = {"device": "A100", "conditions": {"context": 5000}}
+    inputs = {"acceptance": {"conditions": rates}, "profile": times}
+    plan = {"schema": "sequoia-tree/1", "parents": [-1, 0], "inputs": inputs}
+    (empty_place / "other.json").write_text(json.dumps(plan))
+    code, out, _ = generate(*SHORT, "-T", "1", "--tree", "other.json", "--json")
+    assert code == 0
+    (warning,) = json.loads(out)["warnings"]
+    for part in (
+        *("device A100, here ", "top_p 0.5, here 1.0", "top_k 7, here 0", "draft_temperature 0.3, here 1.0"),
+        *("verifier naive, here sequoia", "context 5000, here "),
+    ):
         assert part in warning
 
 

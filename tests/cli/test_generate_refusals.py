@@ -93,3 +93,24 @@ def test_a_tree_wider_than_the_vocabulary_is_refused(generate, empty_place):
     code, out, err = generate(*PROMPT, "--tree", "wide.json")
     assert (code, out) == (2, "")
     assert "the tree has 301 children at a node; the target has 300 ids" in err
+
+
+def test_options_about_a_file_of_prompts_are_refused_without_one(generate):
+    code, _, err = generate("--limit", "3", stdin="Hello")
+    assert code == 2
+    assert "stdin is one prompt; without effect: --limit" in err
+    code, _, err = generate(*PROMPT, "--skip-bad")
+    assert code == 2
+    assert "--skip-bad is about rows of a file, and no --prompts is given" in err
+
+
+def test_rows_that_cannot_be_used_are_refused_or_left_out_by_name(generate, empty_place):
+    (empty_place / "rows.jsonl").write_text('{"prompt": "Hello"}\n{"prompt": 5}\n')
+    options = ("--prompts", "rows.jsonl", "-n", "3")
+    code, _, err = generate(*options)
+    assert code == 2
+    assert "rows.jsonl, line 2: 'prompt' is 5" in err
+    code, out, err = generate(*options, "--skip-bad")
+    assert code == 0
+    assert out.count("\n") == 1
+    assert "left out 1 bad rows: rows.jsonl, line 2" in err

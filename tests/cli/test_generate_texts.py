@@ -5,7 +5,10 @@ import shutil
 
 import pytest
 
+from exhaustive import few
 from folders import edit_json, own_greedy
+from sequoia_cli.engine.continuation import Continuation
+from sequoia_cli.errors import SequoiaError
 
 TEXT = "Hello there, it's a fine day!"
 PROMPT = ("-p", TEXT)
@@ -65,7 +68,7 @@ def test_a_target_with_more_padding_than_its_draft_decodes_as_it_does_alone(gene
     assert "vocabulary rows" in err
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 7])
+@pytest.mark.parametrize("count", few([0, 1, 2, 7], 0, 1, 7))
 @pytest.mark.parametrize("draft", ["draft", "target"])
 def test_exactly_as_many_tokens_as_asked_for_are_written(document, models, greedy, count, draft):
     found = document(*PROMPT, "-n", count, "--draft", models[draft])
@@ -76,7 +79,7 @@ def test_exactly_as_many_tokens_as_asked_for_are_written(document, models, greed
 # --- where a text ends
 
 
-@pytest.mark.parametrize("stop", ["he", "ethe", "Is", "IsHe"])
+@pytest.mark.parametrize("stop", few(["he", "ethe", "Is", "IsHe"], "ethe", "IsHe"))
 @pytest.mark.parametrize("draft", ["draft", "target"])
 def test_nothing_of_a_stop_string_or_behind_it_is_written(generate, document, models, stop, draft):
     prompt = ("-p", "Hello there, it's", "--draft", models[draft], "-n", "12")
@@ -115,6 +118,13 @@ def test_a_text_that_fills_the_targets_context_ends_there_with_a_warning(generat
     assert json.loads(generate(*options, "-n", "5")[1])["warnings"] == []
 
 
+def test_8_bit_weights_are_told_to_gain_nothing_where_they_do_not(generate):
+    for options, told in ((("--dtype", "float32"), True), (("--dtype", "bfloat16"), False)):
+        code, _, err = generate("-n", "4", *PROMPT, "--quantize", "int8", *options)
+        assert code == 0
+        assert ("8-bit weights are another model here and no faster one" in err) == told
+
+
 # --- sampling
 
 
@@ -133,6 +143,15 @@ def test_a_prompts_text_does_not_depend_on_the_prompt_before_it(document):
     assert both["results"][1]["token_ids"] == document(*sampled, *PROMPT)["token_ids"]
 
 
+def test_a_prompt_given_several_times_has_several_texts_which_come_again(document):
+    sampled = ("-n", "20", "-T", "1", "--seed", "5")
+    thrice = document(*sampled, *PROMPT, "-p", "Hello", *PROMPT, *PROMPT)["results"]
+    texts = [thrice[place]["token_ids"] for place in (0, 2, 3)]
+    assert len(set(map(tuple, texts))) == 3
+    assert texts[0] == document(*sampled, *PROMPT)["token_ids"]
+    assert texts == [one["token_ids"] for one in document(*sampled, *PROMPT * 3)["results"]]
+
+
 def test_a_tiny_temperature_is_greedy(document, greedy):
     assert document(*PROMPT, "-n", "40", "-T", "1e-6")["token_ids"] == greedy
 
@@ -148,7 +167,15 @@ def test_the_draft_temperature_is_the_drafts_alone(document, greedy):
         (["--top-p", "0.9", "--seed", "3"], "without effect: --top-p, --seed\n"),
         (["--draft-temperature", "0.5"], "without effect: --draft-temperature\n"),
         (["--draft-temperature", "0"], "without effect: --draft-temperature\n"),
-        (["--plain"], "--plain decodes without speculation: --tree changes nothing"),
+        (["--plain"], "--plain decodes without speculation; without effect: --tree, --draft\n"),
+        (
+            ["--plain", "--quantize-draft", "int8", "--verifier", "naive"],
+            "speculation; without effect: --tree, --verifier, --draft, --quantize-draft\n",
+        ),
+        (
+            ["--verifier", "naive"],
+            "temperature 0 takes the most probable token; without effect: --verifier\n",
+        ),
     ],
 )
 def test_options_without_effect_are_noted_once(generate, arguments, line):
@@ -176,10 +203,9 @@ def test_compare_of_one_prompt_says_that_its_texts_are_equal(generate):
     assert "1 of 1 texts equal plain decoding's id for id" in generate(*PROMPT, "-n", "5", "--compare")[2]
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [("float32", 3), ("bfloat16", 0)])
-def test_a_greedy_text_unlike_the_plain_one_fails_the_check_in_float32(
-    generate, monkeypatch, dtype, expected
-):
+@pytest.fixture
+def wrong_trees(monkeypatch):
+    """Trees that are verified wrongly, so that a greedy text differs from plain decoding's."""
     from dataclasses import replace
 
     from sequoia_cli.engine import continuation
@@ -190,9 +216,44 @@ def test_a_greedy_text_unlike_the_plain_one_fails_the_check_in_float32(
         return replace(right(tree, *arguments), **({"next_token": 5} if tree.size > 1 else {}))
 
     monkeypatch.setattr(continuation, "verify_greedy", wrong)
+
+
+@pytest.mark.usefixtures("wrong_trees")
+def test_texts_of_prompts_with_one_id_are_counted_one_by_one(generate, empty_place):
+    rows = [json.dumps({"id": 7, "prompt": text}) for text in "abc"]
+    (empty_place / "same.jsonl").write_text("\n".join(rows))
+    code, out, err = generate("--prompts", "same.jsonl", "-n", "12", "--compare", "--json")
+    assert code == 3
+    assert list(json.loads(out)["first_differences"]) == ["7", "7#2", "7#3"]
+    assert "0 of 3 texts equal plain decoding's" in err
+    assert "2 prompts had the id of another one and have a number added: 7#2, 7#3" in err
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float32", 3), ("bfloat16", 0)])
+@pytest.mark.usefixtures("wrong_trees")
+def test_a_greedy_text_unlike_the_plain_one_fails_the_check_in_float32(generate, dtype, expected):
     code, out, err = generate(*PROMPT, "-n", "12", "--compare", "--dtype", dtype, "--json")
     assert code == expected
     assert len(json.loads(out)["token_ids"]) == 12
     assert list(json.loads(out)["first_differences"]) == ["1"]
     assert ("greedy text differs from plain decoding in float32, for prompt 1" in err) == (code == 3)
     assert "0 of 1 texts equal plain decoding's" in err
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["streamed", "json"])
+def test_a_text_that_ends_with_an_error_keeps_what_was_written(generate, document, monkeypatch, as_json):
+    whole = document(*PROMPT)
+    step = Continuation.step
+
+    def fails(self, eos_ids):
+        if self.steps == 2:
+            raise SequoiaError("the target's logits are not finite")
+        return step(self, eos_ids)
+
+    monkeypatch.setattr(Continuation, "step", fails)
+    code, out, err = generate(*PROMPT, *["--json"] * as_json)
+    assert code == 1
+    assert "the target's logits are not finite" in err and "Traceback" not in err
+    written = json.loads(out)["text"] if as_json else out.rstrip("\n")
+    assert written and whole["text"].startswith(written)
+    assert whole["text"] != written

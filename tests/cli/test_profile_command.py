@@ -193,7 +193,7 @@ def test_the_modelled_a100_is_the_shipped_profile(run, empty_place):
 def test_a_device_without_a_model_is_answered_with_those_that_have_one(run, device):
     code, out, err = run("profile", "--modelled", "--device", device)
     assert (code, out) == (2, "")
-    assert f"--device {device} has no model; there is one for {', '.join(MODELLED_DEVICES)}" in err
+    assert f"device {device} has no model; there is one for {', '.join(MODELLED_DEVICES)}" in err
 
 
 # --- the whole pipeline
@@ -216,3 +216,39 @@ def test_the_commands_chain_through_what_each_noted_last(run, pair, profile, emp
     assert found["predicted"]["tokens_per_step"] > 1
     assert found["first_differences"] == {}
     assert "the tree was compiled for another setting" not in err
+
+
+# --- options that would do nothing
+
+
+def test_a_modelled_profile_refuses_options_that_it_has_no_use_for(run, empty_place):
+    code, _, err = run("profile", "--device", "a100", "--modelled", "--target", "mine", "--dtype", "float32")
+    assert code == 2
+    assert "--modelled computes the times of Llama-2-7B" in err
+    assert "without effect: --target, --dtype\n" in err
+    assert not (empty_place / "profiles").exists()
+
+
+def test_plain_decoding_alone_is_no_profile(profile, empty_place):
+    code, _, err = profile("--tokens", "1")
+    assert code == 2
+    assert "--tokens is 1 alone" in err
+    assert latest("profile") is None
+
+
+def test_an_unfinished_profile_of_other_sizes_is_named_and_kept(profile, monkeypatch, empty_place):
+    right, rounds = latency.time_round, []
+
+    def interrupting(*arguments):
+        rounds.append(arguments[4])
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        return right(*arguments)
+
+    monkeypatch.setattr(latency, "time_round", interrupting)
+    profile("--repeats", "3", "-o", "mine.yaml")
+    kept = (empty_place / "mine.yaml.partial").read_bytes()
+    code, _, err = profile("--tokens", "1,2", "-o", "mine.yaml")
+    assert code == 2
+    assert "mine.yaml.partial holds 1 finished pieces of a run of other options: sizes" in err
+    assert (empty_place / "mine.yaml.partial").read_bytes() == kept

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 import torch
 import transformers
 
+from exhaustive import few
+from sequoia_cli.cli.app import app
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.measure import session
 
@@ -71,6 +74,19 @@ def test_an_interrupted_run_still_prints_one_json_document_that_says_what_is_unf
     assert found["warnings"] == ["interrupted: 1 of 2 texts are finished"]
 
 
+def test_where_the_terminal_is_gone_as_well_the_document_is_still_printed(
+    interrupted, run, pair, trees, monkeypatch
+):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    code, out, _ = run("generate", *pair, "--tree", trees["tree"], *PROMPTS, "--json")
+    assert code == 130
+    assert len(json.loads(out)["results"]) == 2
+
+
 def test_an_interrupted_comparison_reports_on_finished_texts_alone(generate, interrupted):
     code, out, _ = generate("-n", "30", "-p", "Hello", "--compare", "--json")
     assert code == 130
@@ -87,7 +103,8 @@ def test_an_interrupt_while_models_load_leaves_nothing_on_stdout(generate, monke
     assert generate(*PROMPTS, *flags) == (130, "", "sequoia: interrupted\n")
 
 
-def test_a_signal_ends_a_process_as_an_interrupt_does(command, models, tmp_path):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_process_as_an_interrupt_does(command, models, tmp_path, sent):
     from models import tiny_model
 
     long = tmp_path / "long"
@@ -104,7 +121,7 @@ def test_a_signal_ends_a_process_as_an_interrupt_does(command, models, tmp_path)
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     begun = process.stdout.read(8)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert (begun + out).endswith(b"\n")
@@ -142,20 +159,144 @@ def test_no_stdin_at_all_is_no_prompt(generate, monkeypatch):
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_text_beyond_the_terminals_encoding_ends_nothing(generate, document, monkeypatch, flags):
+@pytest.mark.parametrize("terminal", [False, True])
+def test_data_is_utf8_but_on_a_terminal_that_is_not(generate, document, monkeypatch, flags, terminal):
     options = ("-p", "日本語 🦄 naïve", "-n", "60", "-T", "1", "--raw")
     expected = document(*options)["text"]
     assert not expected.isascii()
     narrow = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+    narrow.isatty = lambda: terminal
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", narrow)
         assert generate(*options, *flags)[0] == 0
     narrow.flush()
-    out = narrow.buffer.getvalue().decode("cp1252")
+    out = narrow.buffer.getvalue().decode("cp1252" if terminal else "utf-8")
     if flags:
-        assert json.loads(out)["text"] == expected  # escaped, not replaced
-    else:
+        assert json.loads(out)["text"] == expected  # escaped on the terminal, not replaced
+    elif terminal:
         assert out == expected.encode("cp1252", "replace").decode("cp1252") + "\n"
+    else:
+        assert out == expected + "\n"
+
+
+@pytest.fixture
+def inputs(empty_place):
+    """The words of a compile in a process of its own, without its output."""
+    (empty_place / "hw.yaml").write_text(
+        "target_seconds: [[1, 0.01], [8, 0.02]]\ndraft_seconds: [[1, 0.001]]\ndevice: Gerät\n"
+    )
+    (empty_place / "p.yaml").write_text("[0.6, 0.2]\n")
+    return [
+        *(sys.executable, "-m", "sequoia_cli", "compile"),
+        *("--profile", "hw.yaml", "--acceptance", "p.yaml", "--budget", "8"),
+    ]
+
+
+def shell(words, line, **environment):
+    """A shell line in which "$@" is the command."""
+    return subprocess.run(
+        ["bash", "-c", line, "bash", *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+
+
+def test_a_plan_is_utf8_whatever_the_locale(inputs):
+    done = shell(inputs, '"$@" -o -', PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert json.loads(done.stdout.decode())["inputs"]["profile"]["device"] == "Gerät"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ('"$@" -o - >&-', 2, b"stdout is closed"),
+        ('"$@" -o x.json >&-', 0, b"wrote x.json"),
+        ('"$@" -o x.json --json >&-', 1, b"stdout is closed"),
+        ('"$@" -o x.json 2>&-', 0, b""),
+        ('"$@" --budget 0 2>&-', 2, b""),
+        ('"$@" -o - --profile - <&-', 2, b"stdin is closed"),
+    ],
+)
+def test_streams_may_be_closed_from_the_start(inputs, line, code, said):
+    done = shell(inputs, line)
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
+    assert said in done.stderr
+    assert done.stdout == b""
+
+
+@pytest.mark.parametrize("command", ["profile", "acceptance", "compile", "bench"])
+def test_a_file_that_another_command_is_to_write_is_refused_before_any_work(run, monkeypatch, command):
+    from sequoia_cli.core.writing import Output
+
+    monkeypatch.setattr(session, "open_session", None)
+    place = Output("out")
+    code, out, err = run(command, "-o", "out", "--force")
+    assert (code, out) == (2, "")
+    assert "sequoia: out is being written by another command\n" in err
+    place.release()
+
+
+def test_a_command_lets_go_of_its_file_however_it_ends(run, empty_place):
+    for _ in range(2):
+        assert run("compile", "-o", "out", "--profile", "none")[0] == 2
+    assert run("compile", "-o", "out")[0] == 0
+    assert run("compile", "-o", "out", "--budget", "8")[0] == 2  # exists
+    assert [path.name for path in empty_place.iterdir()] == ["out"]
+
+
+def test_categories_with_brackets_reach_the_table(generate, empty_place):
+    rows = [{"prompt": "Hello", "category": "[/INST]"}, {"prompt": "fine day", "category": "[coding]"}]
+    (empty_place / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, _, err = generate("--prompts", "c.jsonl", "-n", "4")
+    assert code == 0
+    assert "[/INST]" in err and "[coding]" in err
+
+
+def test_brackets_on_the_command_line_are_shown_as_they_are(run):
+    for arguments in (["[/INST]"], ["compile", "[coding]"], ["compile", "--shape", "[/x]"]):
+        code, _, err = run(*arguments)
+        assert (code, arguments[-1] in err) == (2, True)
+
+
+def test_stdout_by_its_path_goes_into_a_pipe(inputs):
+    assert json.loads(shell(inputs, '"$@" -o /dev/stdout | cat').stdout)["size"]
+    assert json.loads(shell(inputs, '"$@" -o >(cat); wait $!').stdout)["size"]
+
+
+def test_a_user_without_a_home_compiles(inputs):
+    line = "import os, pwd, sys; os.environ.pop('HOME'); os.environ.pop('SEQUOIA_CACHE')\n"
+    line += "def unknown(uid): raise KeyError(uid)\n"
+    line += "pwd.getpwuid = unknown\nfrom sequoia_cli.cli.app import main; main()"
+    words = [inputs[0], "-c", line, *inputs[3:]]
+    assert json.loads(shell(words, '"$@" -o -').stdout)["size"]
+    assert shell(words, '"$@" -o y.json').returncode == 0
+
+
+def test_a_cache_of_nobody_is_named(run, monkeypatch):
+    monkeypatch.setenv("SEQUOIA_CACHE", "~nosuchuser/x")
+    code, out, err = run("compile", "-o", "-")
+    assert (code, out) == (2, "")
+    assert err == "sequoia: SEQUOIA_CACHE is '~nosuchuser/x'; there is no such user\n"
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_and_its_place_is_told_when_asked(run, monkeypatch):
+    from sequoia_cli.core import artifact
+
+    def broken(*arguments):
+        raise LookupError("no such thing\n" + "x" * 5000)
+
+    monkeypatch.setattr(artifact, "parse", broken)
+    code, out, err = run("compile", "-o", "-")
+    assert (code, out) == (1, "")
+    line, hint = err.strip().splitlines()[-2:]
+    assert line.startswith("sequoia: unexpected LookupError: no such thing xxx")
+    assert "SEQUOIA_DEBUG=1" in hint
+    assert len(line) < 400
+    monkeypatch.setenv("SEQUOIA_DEBUG", "1")
+    with pytest.raises(LookupError):
+        app(["compile", "-o", "-"])
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
@@ -165,6 +306,41 @@ def test_help_and_errors_can_be_printed_in_a_narrow_encoding(encoding):
         words = [sys.executable, "-m", "sequoia_cli", *arguments]
         done = subprocess.run(words, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
         assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_bars_need_a_terminal_that_moves_its_cursor(monkeypatch, terminal):
+    from sequoia_cli.cli.console import Commentary
+
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert Commentary().shows_progress == terminal
+    with Commentary().progress() as bar:
+        bar.add_task("[/x]")
+    assert ("\x1b[" in stream.getvalue()) == terminal
+    monkeypatch.setenv("TTY_INTERACTIVE", "0")
+    assert not Commentary().shows_progress
+
+
+def test_brackets_in_data_are_shown_as_they_are(capsys):
+    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.render import plain_table
+
+    data = ("[/INST]", "[coding]", "[bold]x[/bold]", ":smile:")
+    for text in data:
+        table = plain_table(f"title {text}", f"head {text}", "n")
+        table.add_row(f"cell {text}", "1")
+        say = Commentary()
+        say.show(table)
+        say.show(f"line {text}")
+        say.note(f"note {text}")
+        say.warn(text)
+        err = capsys.readouterr().err
+        for where in ("title", "head", "cell", "line", "note", "warning:"):
+            assert f"{where} {text}" in err
 
 
 def test_no_color_is_respected_where_colour_would_be_shown(generate, models, monkeypatch):
@@ -219,21 +395,25 @@ def test_there_are_no_bars_where_there_is_no_terminal_or_they_are_not_wanted(gen
     assert asked == [False]
 
 
-def test_out_of_memory_is_one_line(generate, monkeypatch):
+def test_out_of_memory_is_one_line_that_names_what_it_was_for(generate, monkeypatch):
     def full(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
 
     monkeypatch.setattr(Decoder, "decode", full)
     code, _, err = generate(*PROMPTS)
     assert code == 1
-    assert "sequoia: out of memory: CUDA out of memory. Tried to allocate 9 GiB\n" in err
+    line = next(line for line in err.splitlines() if line.startswith("sequoia: out of memory"))
+    assert "CUDA out of memory. Tried to allocate 9 GiB (for " in line
+    assert re.search(r"\d+ tokens of prompt, 30 new ones, \d+ nodes\)$", line)
 
 
 # --- a terminal to write to
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
-@pytest.mark.parametrize("arguments", [["-p", "Hello"], ["-p", "Hello", "-p", "fine day", "--compare"]])
+@pytest.mark.parametrize(
+    "arguments", few([["-p", "Hello"], ["-p", "Hello", "-p", "fine day", "--compare"]], ["-p", "Hello"])
+)
 def test_text_goes_to_stdout_where_stderr_is_a_terminal_with_bars(command, arguments, tmp_path):
     ours, theirs = os.openpty()
     try:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from exhaustive import exhaustive, few
+
 SHORT = ("-p", "Hello", "-n", "12")
 SAMPLED = (*SHORT, "--temperature", "0.8", "--seed", "3")
 NAMES = ("sequoia", "specinfer", "spectr", "naive", "traversal")
@@ -79,8 +81,8 @@ def test_specinfer_takes_several_drafts(document, models):
     assert found["speculation"]["drafts"] == 2 and len(found["token_ids"]) == 12
 
 
-@pytest.mark.parametrize("estimator", ["teacher-forced", "on-policy"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("estimator", few(["teacher-forced", "on-policy"], "teacher-forced"))
+@pytest.mark.parametrize("name", few(NAMES, "sequoia", "naive"))
 def test_rates_note_the_verifier_that_they_are_of(rates, name, estimator):
     code, conditions = rates("-T", "0.8", "--verifier", name, "--estimator", estimator)
     assert (code, conditions["verifier"]) == (0, name)
@@ -122,6 +124,7 @@ def test_rates_that_do_not_say_are_sequoias(document, rates, run):
     assert "'verifier' is 'sequoia' and 'specinfer'" in err
 
 
+@exhaustive
 def test_bench_gives_the_verifier_to_this_engine(run, pair, trees):
     small = ("--engines", "plain,tree", "--baseline", "plain", "--limit", "1", "--rounds", "1", "-n", "4")
     options = ("--tree", trees["tree"], "-T", "0.8", "--verifier", "traversal", "--json")

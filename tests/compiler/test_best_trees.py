@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from oracles import trees_up_to, value_by_paths
+from sequoia_cli.compiler import tables
 from sequoia_cli.compiler.best import BestTrees, largest_tree
 from sequoia_cli.compiler.value import expected_tokens
+from sequoia_cli.errors import BadInput
 
 NODES = 8
 
@@ -138,6 +140,23 @@ def test_rows_that_repeat_change_nothing():
     row = [0.3, 0.05, 0.4, 0.02]
     once, thrice = BestTrees([row], 30, 8, 4), BestTrees([row, row, row], 30, 8, 4)
     assert np.array_equal(once.values, thrice.values)
+
+
+def test_tables_beyond_the_memory_that_is_free_are_refused_by_bytes(monkeypatch):
+    rows = [[0.1, 0.2], [0.2, 0.3]] * 32
+    needed = tables.table_bytes(tables.rate_matrix(rows, 64, 2), 100, 64)
+    monkeypatch.setattr(tables, "free_memory", lambda: needed - 1)
+    with pytest.raises(BadInput, match=r"100 nodes, 64 layers and 2 children of a node take 0\.0 GB"):
+        BestTrees(rows, 100, 64, 2)
+    monkeypatch.setattr(tables, "free_memory", lambda: needed)
+    filled = tables.fill(tables.rate_matrix(rows, 64, 2), 100, 64)
+    assert (
+        sum(array.nbytes for layer in filled for array in (layer.values, layer.counts, layer.last)) <= needed
+    )
+
+
+def test_the_system_tells_how_much_memory_is_free():
+    assert 1 << 20 < tables.free_memory() < 1 << 50
 
 
 @pytest.mark.parametrize("limits", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (5000, 1, 1)])

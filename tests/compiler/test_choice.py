@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from hand_written import RATES, linear, profile
-from oracles import trees_up_to
+from hand_written import RATES, profile
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.cost import step_seconds
 from sequoia_cli.compiler.value import expected_tokens
@@ -50,20 +49,6 @@ def test_a_first_rate_of_one_takes_a_pure_chain_of_all_layers():
     choice = choose(profile(draft=0.001), [[1.0]], Limits(64, max_depth=32))
     assert choice.chosen.shape == "chain"
     assert choice.chosen.tree.size == 32
-
-
-@pytest.mark.parametrize("target_slope", [0.0, 0.01, 0.1, 0.4])
-@pytest.mark.parametrize("draft", [0.0001, 0.05, 0.4])
-def test_no_small_best_valued_tree_is_faster_than_the_chosen_one(target_slope, draft):
-    """Against every tree of up to seven nodes: with a constant draft cost per level, none is faster."""
-    timed = profile(target_slope, draft, verify_seconds=linear(0, 0.002, (1, 64)))
-    choice = choose(timed, RATES, Limits(7))
-    per_token = [
-        step_seconds(tree, timed).total / expected_tokens(tree, RATES)
-        for tree in trees_up_to(7)
-        if tree.max_branch <= len(RATES[0])
-    ]
-    assert choice.chosen.seconds_per_token == pytest.approx(min(per_token), rel=1e-9)
 
 
 def test_equal_speeds_take_the_smaller_tree():

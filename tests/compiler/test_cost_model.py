@@ -4,9 +4,20 @@ import numpy as np
 import pytest
 
 from hand_written import linear, profile
-from sequoia_cli.compiler.cost import CostTable, StepSeconds, largest_size, step_seconds
+from oracles import all_trees
+from sequoia_cli.compiler.cost import (
+    CostTable,
+    StepSeconds,
+    largest_size,
+    step_seconds,
+    usable,
+    widest_level,
+)
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
+from sequoia_cli.errors import BadInput
+
+CONSTANT = "taken as the same for every size"
 
 TREE = TokenTree((-1, 0, 0, 1, 1, 2, 3))  # levels of 1, 2, 3 and 1 nodes; 1, 2 and 1 of them with children
 
@@ -54,3 +65,40 @@ def test_the_table_agrees_with_the_single_look_ups():
     assert table.seconds(widths)[7] == pytest.approx(step_seconds(TREE, timed).total)
     assert np.isnan(table.step[65:]).all()
     assert np.isfinite(table.step[1:65]).all()
+
+
+def test_times_that_fall_are_fitted_by_times_that_do_not_and_warned_of():
+    timed = HardwareProfile(((1, 1.0), (8, 0.5), (16, 3.0)), ((1, 0.2), (4, 0.1)), ((1, 0.1), (2, 0.2)))
+    found, warnings = usable(timed)
+    assert found.target_seconds == ((1, 0.75), (8, 0.75), (16, 3.0))
+    assert found.draft_seconds == ((1, pytest.approx(0.15)), (4, pytest.approx(0.15)))
+    assert found.verify_seconds == timed.verify_seconds
+    assert "'target_seconds' falls from 1 s for 1 to 0.5 s for 8" in warnings[0]
+    assert "'draft_seconds' falls" in warnings[1]
+
+
+def test_one_time_alone_is_named_as_taken_for_every_size():
+    _, warnings = usable(HardwareProfile(((1, 1.0),), ((1, 0.1),), ((1, 0.1), (8, 0.2))))
+    assert warnings == ["one time alone in the profile's 'target_seconds' and 'draft_seconds': " + CONSTANT]
+    assert usable(profile())[1] == []
+
+
+@pytest.mark.parametrize("seconds", [1e308, 1e10, 1e-13, 5e-324])
+def test_times_that_no_machine_has_are_refused_by_key(seconds):
+    """Their sums and ratios would overflow."""
+    with pytest.raises(BadInput, match=r"here\.yaml: 'draft_seconds' has .* seconds for 2; 1e-12 to 1e\+09"):
+        usable(HardwareProfile(((1, 1.0), (8, 1.0)), ((1, 1.0), (2, seconds))), "here.yaml")
+
+
+def test_no_level_of_a_tree_is_wider_than_the_widest():
+    for size in range(1, 9):
+        widths = [len(level) for tree in all_trees(size) for level in tree.expanded]
+        assert max(widths, default=1) == widest_level(size)
+
+
+def test_the_table_knows_what_a_further_node_adds_and_where_that_changes():
+    timed = HardwareProfile(((1, 1.0), (9, 1.0)), ((1, 0.1), (3, 0.1), (5, 0.5), (7, 0.9)))
+    table = CostTable.of(timed, 9)
+    assert table.widest == 7
+    assert table.extra == pytest.approx([0, 0.1, 0, 0, 0.2, 0.2, 0.2, 0.2])
+    assert table.bends.tolist() == [3]

@@ -1,6 +1,6 @@
 """Known values: the paper's vector, its trees, and its other shapes.
 
-All is skipped where the published data is not at hand. tests/benchmarks/test_bench_paper.py has more figures.
+tests/benchmarks/test_bench_paper.py has more figures.
 """
 
 import numpy as np

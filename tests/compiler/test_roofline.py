@@ -45,7 +45,7 @@ def test_published_steps_on_the_l40_are_met_within_six_percent(layers, speedup, 
 
 
 @pytest.mark.parametrize("device", MODELLED_DEVICES)
-def test_target_time_is_flat_up_to_a_knee_and_rises_in_a_line_behind_it(device):
+def test_target_time_is_flat_up_to_a_knee_and_rises_in_a_line_after_it(device):
     times = dict(modelled_profile(device).target_seconds)
     assert times[64] == times[1]
     assert times[512] > 1.3 * times[1]
@@ -69,7 +69,8 @@ def test_a_longer_context_takes_longer():
 
 
 @pytest.mark.parametrize(
-    ("device", "context", "message"), [("v100", 256, "v100 has no model"), ("a100", 0, "--context 0")]
+    ("device", "context", "message"),
+    [("v100", 256, "device v100 has no model"), ("a100", 0, "context of 0 tokens")],
 )
 def test_what_cannot_be_modelled_is_refused(device, context, message):
     with pytest.raises(BadInput, match=message):

@@ -6,7 +6,7 @@ import pytest
 
 from limits import full_disk
 from sequoia_cli.core.journal import Journal
-from sequoia_cli.errors import SequoiaError
+from sequoia_cli.errors import BadInput, SequoiaError
 
 CONDITIONS = {"measure": "profile", "sizes": (1, 2), "by_size": {1: "x"}, "dtype": "bfloat16"}
 PIECES = [{"1": [0.25, 1e-7]}, {"1": [0.5], "2": []}, {"name": "é\u2028"}]
@@ -39,11 +39,32 @@ def test_a_run_with_the_same_conditions_goes_on_where_the_last_one_stopped(path)
     assert resumed(path) == PIECES
 
 
-@pytest.mark.parametrize("change", [{"dtype": "float32"}, {"sizes": (1, 2, 3)}, {"more": 1}])
-def test_a_run_with_other_conditions_begins_anew(path, change):
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"dtype": "float32"}, "dtype 'bfloat16' there, 'float32' here"),
+        ({"sizes": (1, 2, 3)}, r"sizes \[1, 2\] there, \[1, 2, 3\] here"),
+        ({"more": 1}, "more None there, 1 here"),
+    ],
+)
+def test_finished_pieces_of_other_conditions_are_named_and_kept(path, change, difference):
     kept(path)
-    assert resumed(path, CONDITIONS | change) == []
-    assert resumed(path) == []  # the other run took the place
+    with pytest.raises(BadInput, match=rf"holds 3 finished pieces of a run of other options: {difference}$"):
+        Journal(path, CONDITIONS | change)
+    assert resumed(path) == PIECES
+
+
+def test_finished_pieces_of_other_conditions_are_dropped_where_that_is_asked_for(path):
+    kept(path)
+    with Journal(path, CONDITIONS | {"more": 1}, replace=True) as journal:
+        assert journal.entries == []
+    assert resumed(path) == []  # nothing was finished, so that nothing can be lost
+
+
+def test_replacing_resumes_a_run_of_the_same_conditions(path):
+    kept(path)
+    with Journal(path, CONDITIONS, replace=True) as journal:
+        assert journal.entries == PIECES
 
 
 def test_wherever_a_kill_cut_the_file_all_whole_pieces_before_are_kept(path):

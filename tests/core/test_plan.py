@@ -23,7 +23,14 @@ def test_schema_and_parents_alone_are_a_tree_file():
 
 @pytest.mark.parametrize("style", ["json", "yaml"])
 @pytest.mark.parametrize(
-    "predicted", [None, Prediction(2.5), Prediction(2.5, 0.012, 1.75)], ids=["none", "tokens", "all"]
+    "predicted",
+    [
+        None,
+        Prediction(2.5),
+        Prediction(2.5, 0.012, 1.75),
+        Prediction(2.5, 0.012, 1.75, (2.25, 2.75), (1.5, 2.0), 0.01),
+    ],
+    ids=["none", "tokens", "all", "with intervals"],
 )
 def test_a_plan_comes_back_from_its_file_as_it_was(style, predicted):
     plan = TreePlan(
@@ -100,6 +107,15 @@ def test_a_broken_tree_is_named_by_its_first_wrong_node(parents, complaint):
         ),
         ({"predicted": {"tokens_per_step": 2, "speedup": "2"}}, "'predicted.speedup' is '2'"),
         ({"predicted": {"tokens_per_step": float("nan")}}, "'predicted.tokens_per_step' is nan"),
+        (
+            {"predicted": {"tokens_per_step": 2, "speedup_interval": [2, 1]}},
+            "'predicted.speedup_interval' is .* expected a lower and an upper end",
+        ),
+        (
+            {"predicted": {"tokens_per_step": 2, "tokens_per_step_interval": 2}},
+            "'predicted.tokens_per_step_interval' is 2",
+        ),
+        ({"predicted": {"tokens_per_step": 2, "optimism": "small"}}, "'predicted.optimism' is 'small'"),
         ({"inputs": [1]}, r"'inputs' is \[1\]; expected a mapping"),
         ({"runners_up": 5}, "'runners_up' is 5; expected a list of mappings"),
         ({"runners_up": ["tree"]}, r"'runners_up' is \['tree'\]; expected a list of mappings"),
@@ -116,3 +132,10 @@ def test_a_file_cut_short_is_named_with_its_place():
     for length in range(1, len(text) - 1):
         with pytest.raises(BadInput, match=r"tree\.json"):
             TreePlan.from_document(parse_document(text[:length], "tree.json"))
+
+
+@pytest.mark.parametrize("entry", [{"shape": "chain"}, {"shape": "chain", "size": 0}, {"size": "3"}])
+def test_another_shape_without_a_usable_size_is_refused(entry):
+    data = {"schema": "sequoia-tree/1", "parents": [-1, 0], "runners_up": [entry]}
+    with pytest.raises(BadInput, match=r"'runners_up' entry 1 has size .*; expected a whole number"):
+        TreePlan.from_document(Document("x", data, ""))

@@ -1,8 +1,11 @@
 """AcceptanceRates: reading rates and counts, every mistake named, and adding runs up."""
 
+from dataclasses import replace
+
 import pytest
 
 from sequoia_cli.core.artifact import Document, parse_document, render
+from sequoia_cli.core.merging import merged
 from sequoia_cli.core.rates import AcceptanceRates, PromptCounts, pooled_rate
 from sequoia_cli.errors import BadInput
 
@@ -144,6 +147,47 @@ def test_counts_may_be_written_by_rank_or_by_depth():
     assert read({"p": [0.5], "trials": 10}).samples == ()
 
 
+@pytest.mark.parametrize(
+    ("p", "complaint"),
+    [
+        ([0.95], r"'p' row 1, rank 1, is 0\.95; accepted / trials is 300 / 1000"),
+        ([0.3, 0.11], r"'p' row 1, rank 2, is 0\.11; accepted / trials is 100 / 1000"),
+        ([0.304], "'p' row 1, rank 1"),
+        ([0.3, 0.1, 0.05], "'p' row 1, rank 3, has no counts: 'accepted' has 2 ranks"),
+        ([[0.3, 0.1], [0.3, 0.1]], r"'p' row 2, rank 1, is 0\.3; accepted / trials is 250 / 500"),
+        ([[0.3]] * 4, "'p' has 4 rows; 'trials' has 3 depths"),
+    ],
+)
+def test_rates_that_are_not_accepted_over_trials_are_refused_by_row_and_rank(p, complaint):
+    counts = {"trials": [1000, 500, 100], "accepted": [[300, 100], [250, 50], [20, 10]]}
+    with pytest.raises(BadInput, match=complaint):
+        read({"p": p} | counts)
+    samples = [{"prompt": 0} | counts]
+    with pytest.raises(BadInput, match=complaint):
+        read({"p": p, "samples": samples})
+
+
+def test_rates_agree_with_counts_as_far_as_they_are_written():
+    counts = {"trials": [1000, 500, 100], "accepted": [[333.3333, 100], [250, 50], [20, 10]]}
+    for p in (
+        [0.33],
+        [0.333333, 0.1],
+        [[0.333, 0.1], [0.5, 0.1], [0.2, 0.1]],
+        [[0.333], [0.45, 0.1]],  # the last row of its depth and all deeper ones
+        [[0.333], [0.5]],  # the last row of its depth alone
+        [603.3333 / 1600],  # one row of all depths
+    ):
+        read({"p": p} | counts)
+
+
+@pytest.mark.parametrize(("key", "value"), [("trials", [21]), ("accepted", [[11, 3]]), ("trials", "ten")])
+def test_totals_that_are_not_the_sums_of_the_samples_are_refused_by_key(key, value):
+    data = measured(one(10, 5, 1), one(10, 6, 1)).to_dict()
+    read(data)
+    with pytest.raises(BadInput, match=f"'{key}' is .*; expected the sums over 'samples'"):
+        read(data | {key: value})
+
+
 # --- files
 
 
@@ -173,7 +217,7 @@ def test_the_file_has_totals_errors_and_whole_numbers_as_such():
 def test_merged_runs_are_as_if_measured_in_one():
     first = measured(one(300, 150, 30), one(100, 90, 10, prompt=1))
     second = measured(one(200, 20, 20), seed=1)
-    both = first.merged(second)
+    both = merged(first, second)
     assert (both.trials, both.accepted, both.p) == ((600,), ((260, 60),), ((260 / 600, 60 / 600),))
     assert [sample.prompt for sample in both.samples] == [0, 1, 2]
     assert [sample.trials[0] for sample in both.samples] == [300, 100, 200]
@@ -184,26 +228,54 @@ def test_merged_runs_are_as_if_measured_in_one():
 def test_merging_three_runs_keeps_the_names_of_all_datasets():
     chat, code, maths = ({"name": name, "digest": name} for name in ("chat", "code", "maths"))
     runs = [measured(one(10, 5), dataset=dataset) for dataset in (chat, code, maths)]
-    assert runs[0].merged(runs[1]).merged(runs[2]).conditions["dataset"] == [chat, code, maths]
-    assert runs[0].merged(runs[1].merged(runs[2])).conditions["dataset"] == [chat, code, maths]
+    assert merged(merged(runs[0], runs[1]), runs[2]).conditions["dataset"] == [chat, code, maths]
+    assert merged(runs[0], merged(runs[1], runs[2])).conditions["dataset"] == [chat, code, maths]
     again = measured(one(10, 5), dataset=chat, seed=1)
-    assert runs[0].merged(again).conditions["dataset"] == chat
+    assert merged(runs[0], again).conditions["dataset"] == chat
 
 
 def test_runs_of_different_things_are_refused_by_the_first_condition_that_differs():
     first = measured(one(10, 5, 1))
     with pytest.raises(BadInput, match=r"do not add up: 'temperature' is 0\.6 and 0\.8"):
-        first.merged(measured(one(10, 5, 1), temperature=0.8))
+        merged(first, measured(one(10, 5, 1), temperature=0.8))
     with pytest.raises(BadInput, match="'draft' is None and 'small'"):
-        first.merged(measured(one(10, 5, 1), draft="small"))
+        merged(first, measured(one(10, 5, 1), draft="small"))
     with pytest.raises(BadInput, match="different depths or ranks"):
-        first.merged(measured(one(10, 5)))
+        merged(first, measured(one(10, 5)))
     with pytest.raises(BadInput, match="different depths or ranks"):
-        first.merged(measured(depths(10, 5)))
+        merged(first, measured(depths(10, 5)))
+
+
+def test_a_greedy_target_has_the_same_rates_whatever_shapes_a_sample():
+    first = measured(one(10, 5), temperature=0.0, verifier="sequoia", top_p=1.0)
+    other = measured(one(20, 5), temperature=0.0, verifier="naive", top_p=0.9, dataset={"digest": "x"})
+    assert merged(first, other).trials == (30,)
+    with pytest.raises(BadInput, match="'top_p' is"):
+        merged(measured(one(10, 5), top_p=1.0), measured(one(10, 5), top_p=0.9))
+
+
+def test_counts_of_unknown_prompts_are_taken_for_the_same_where_they_are_equal():
+    """Files by hand say nothing else of what they counted."""
+    by_hand = AcceptanceRates.from_samples([one(100, 50), one(90, 40, prompt=1)], {})
+    part = AcceptanceRates.from_samples([one(90, 40), one(80, 40, prompt=1)], {})
+    assert merged(by_hand, part).trials == (270,)
+    assert merged(merged(by_hand, part), part).trials == (270,)
+
+
+def test_texts_of_several_seeds_all_count_and_a_prompt_is_one_cluster():
+    seeds = [replace(one(10, hits), id="a", digest="d", seed=n) for n, hits in enumerate((5, 7))]
+    other = replace(one(10, 1), id="b", digest="e", seed=0)
+    first, second = measured(seeds[0], other), measured(seeds[1], other, seed=1)
+    both = merged(first, second)
+    assert both.trials == (30,)  # the text that both have counts once
+    assert both.standard_errors()[0] == pytest.approx(pooled_rate([one(20, 12), one(10, 1)], 0)[1])
+    assert AcceptanceRates.from_document(Document("x", both.to_dict(), "")).samples == both.samples
+    with pytest.raises(BadInput, match="1 prompts are counted in both, with different counts: a"):
+        merged(first, measured(replace(seeds[0], accepted=((6.0,),)), seed=2))
 
 
 def test_rates_without_counts_cannot_be_merged():
     with pytest.raises(BadInput, match="the first rates file has no counts"):
-        read([0.5]).merged(measured(one(10, 5)))
+        merged(read([0.5]), measured(one(10, 5)))
     with pytest.raises(BadInput, match="the second rates file has no counts"):
-        measured(one(10, 5)).merged(read([0.5]))
+        merged(measured(one(10, 5)), read([0.5]))

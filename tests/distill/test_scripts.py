@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from sequoia_cli.distill.scripts import Given, Lengths, Written, answers, chats, documents, mixed
+from sequoia_cli.distill.scripts import Given, Lengths, Written, answers, chats, documents
 from sequoia_cli.errors import BadInput
 from tiny_tokenizers import CHAT, CHAT_WITHOUT_BOS, SPECIAL, byte_fallback, byte_level
 
@@ -193,8 +193,3 @@ def test_answers_go_on_behind_those_that_are_done_as_if_they_had_not_stopped():
     for done in range(12):
         rest = answers(PROMPTS, (2,), (0.0, 0.7), Lengths(), seed=1, done=done)
         assert list(itertools.islice(rest, 20 - done)) == whole[done:]
-
-
-def test_a_seed_and_a_number_make_a_seed_that_no_neighbours_make():
-    assert len({mixed(seed, number) for seed in range(50) for number in range(50)}) == 2500
-    assert all(0 <= mixed(seed, 1) < 1 << 64 for seed in (0, (1 << 64) - 1))

@@ -220,6 +220,6 @@ def test_logits_that_are_no_numbers_end_the_writing_in_words():
     target = target_of()
     with torch.no_grad():
         target.model.get_output_embeddings().weight[3, 3] = torch.nan
-    with pytest.raises(SequoiaError, match="the target's logits are not numbers") as caught:
+    with pytest.raises(SequoiaError, match="the target's logits are not finite") as caught:
         written(target)
-    assert "--dtype float32" in caught.value.hint
+    assert "float32" in caught.value.hint

@@ -11,6 +11,7 @@ import torch
 
 from decoding import TREE, decoder, new_ids, own_greedy
 from enumeration import outcomes, random_row, with_replacement
+from exhaustive import exhaustive, few
 from features import feature_draft
 from models import near, tiny_model
 from scripted import ScriptedDraft, ScriptedTarget
@@ -43,11 +44,12 @@ def scripted_p_value(verifier, tables=GUESSED[:1], sampling=WHOLE, at_once=None)
 
 
 @OTHERS
-@pytest.mark.parametrize("at_once", [False, True], ids=["", "drawn on the device"])
+@pytest.mark.parametrize("at_once", few([False, True], False), ids=["", "drawn on the device"])
 def test_texts_of_three_tokens_have_the_targets_law(verifier, at_once):
     assert scripted_p_value(verifier, at_once=at_once) > 1e-6
 
 
+@exhaustive
 @OTHERS
 def test_they_do_where_the_targets_tail_is_cut_and_the_drafts_is_not(verifier):
     assert scripted_p_value(verifier, sampling=CUT) > 1e-6

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from exhaustive import few
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.model import LanguageModel
@@ -21,9 +22,11 @@ def pair(smollm2_pair):
     return smollm2_pair, target, make_draft(smollm2_pair.drafts[0], target)
 
 
-@pytest.mark.parametrize("tree", [WIDE, chain(4)], ids=["tree", "chain"])
+@pytest.mark.parametrize("tree", few([WIDE, chain(4)], WIDE), ids=["tree", "chain"])
 @pytest.mark.parametrize(
-    "prompt", ["Why is the sky blue?", "Write a Python function that adds two numbers."], ids=["sky", "code"]
+    "prompt",
+    few(["Why is the sky blue?", "Write a Python function that adds two numbers."], "Why is the sky blue?"),
+    ids=["sky", "code"],
 )
 def test_greedy_text_in_float32_is_the_targets_own_id_for_id(pair, tree, prompt):
     models, target, draft = pair

@@ -6,9 +6,10 @@ from collections import Counter
 import pytest
 import torch
 from scipy.stats import chi2
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reference import inverse, ordered_draws, without
-from sequoia_cli.engine.draw import draw, draw_children, top_children
+from sequoia_cli.engine.draw import draw, draw_children, on_device, on_host, top_children
 
 
 def grid(cells: int) -> list[float]:
@@ -34,7 +35,7 @@ def test_ordered_draws_have_the_law_of_successive_renormalised_draws(draft):
 
 def test_draws_agree_with_the_slow_twin_on_the_same_noise():
     generator = torch.Generator().manual_seed(3)
-    for size in (2, 5, 40):
+    for size in (2, 5, 40, 150):
         probs = torch.rand(6, size, generator=generator, dtype=torch.float64) ** 4
         probs[torch.rand(6, size, generator=generator) < 0.3] = 0
         probs[:, 0] += 0.1
@@ -46,6 +47,37 @@ def test_draws_agree_with_the_slow_twin_on_the_same_noise():
                 current = without(probs[row].tolist(), tried) if tried else probs[row].tolist()
                 tried.append(inverse(current, uniform))
             assert drawn.tolist() == tried
+
+
+def test_draws_on_the_host_are_those_on_a_device():
+    generator = torch.Generator().manual_seed(5)
+    for rows, size, children in ((3, 4, 4), (5, 60, 60), (2, 2000, 127)):
+        probs = torch.rand(rows, size, generator=generator, dtype=torch.float64) ** 8 + 1e-6
+        cumulative = (probs / probs.sum(1, keepdim=True)).cumsum(1)
+        uniforms = torch.rand(rows, children, generator=generator, dtype=torch.float64)
+        (ours, left), (theirs, same) = on_host(cumulative, uniforms), on_device(cumulative, uniforms)
+        assert torch.equal(ours, theirs)
+        assert (left - same).abs().max() < 1e-12
+
+
+class Operations(TorchDispatchMode):
+    """Counts what is launched."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_launches_of_a_child_do_not_grow_with_the_children_before_it():
+    launched, cumulative = [], torch.full((2, 200), 1 / 200, dtype=torch.float64).cumsum(1)
+    for children in (20, 40, 80):
+        noise = torch.rand(2, children, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        with Operations() as operations:
+            on_device(cumulative, noise)
+        launched.append(operations.count)
+    assert launched[2] - launched[1] == 2 * (launched[1] - launched[0])
 
 
 def test_children_are_different_and_those_with_mass_come_first():

@@ -127,7 +127,7 @@ def counting(right, calls):
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 7, 8])
 def test_prompts_of_one_token_and_of_several_prefill_pieces(length, monkeypatch):
-    monkeypatch.setattr(model_module, "_PREFILL_TOKENS", 3)
+    monkeypatch.setattr(model_module, "PREFILL_TOKENS", 3)
     walk = walked(Walk(prompt=[*PROMPT, 9][:length], layers=2), STEPS[:3])
     assert walk.worst < EXACT
 

@@ -88,6 +88,34 @@ def test_few_rows_read_the_8_bit_numbers():
         assert not fast(torch.randn(1, 4, 64).bfloat16()).any()
 
 
+@pytest.mark.parametrize("rows", [1, 4, 5, 17])
+def test_the_matrix_is_the_same_for_any_number_of_rows(rows):
+    weight = quantised(torch.randn(rows, 64).bfloat16()).weight
+    first, second = quantised(weight).numbers[:, :2].bfloat16().unbind(1)
+    # Row i is at right angles to row i of the numbers. It is not to the weights rounded after scaling.
+    inputs = torch.zeros(rows, 64).bfloat16()
+    inputs[:, 0], inputs[:, 1] = second, -first
+    fast = FastLinear(Matrix(weight, None, quantised=True))
+    with torch.inference_mode():
+        assert not fast(inputs).diagonal().any()
+        assert not fast.onto(torch.zeros(rows, rows).bfloat16(), inputs).diagonal().any()
+
+
+def test_rounded_weights_are_another_matrix_so_that_the_test_above_can_fail():
+    weight = quantised(torch.randn(17, 64).bfloat16()).weight
+    first, second = quantised(weight).numbers[:, :2].double().unbind(1)
+    assert (second * weight[:, 0].double() - first * weight[:, 1].double()).any()
+
+
+def test_rows_give_the_same_together_as_alone():
+    fast = FastLinear(Matrix(quantised(torch.randn(48, 64).bfloat16()).weight, None, quantised=True))
+    inputs = torch.randn(8, 64).bfloat16()
+    with torch.inference_mode():
+        alone = torch.cat([fast(row[None]) for row in inputs])
+        # Each is rounded once or twice.
+        assert (fast(inputs) - alone).abs().max() <= 2 * torch.finfo(torch.bfloat16).eps * alone.abs().max()
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 def test_speculation_gives_the_quantised_models_own_greedy_text(family):
     slow, fast = (LanguageModel(tiny_model(family)) for _ in range(2))

@@ -270,6 +270,55 @@ def test_a_special_token_can_be_a_stop_when_it_is_printed():
     assert (text.text, text.stopped, text.token_count) == ("Hello", True, len(ids))
 
 
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_a_stop_that_names_a_special_token_cuts_there_whatever_the_blocks(kind: str):
+    tokenizer, draw = tiny.KINDS[kind](), random.Random(4)
+    special = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+    plain = [
+        id for id in tokenizer("Hello world", add_special_tokens=False)["input_ids"] if id not in special
+    ]
+    stops_seen = 0
+    for _ in range(200):
+        ids = draw.choices([*special, *plain], k=draw.choice((3, 10, 80)))
+        stops = [name for name in special.values() if draw.random() < 0.4] or [
+            special[tokenizer.eos_token_id]
+        ]
+        end = next((n for n, id in enumerate(ids, 1) if special.get(id) in stops), None)
+        text, _ = stream(tokenizer, blocks(ids, draw), stop=stops)
+        full = tokenizer.decode(ids[:end], skip_special_tokens=True)
+        assert (text.text, text.stopped, text.token_count) == (full, end is not None, end or len(ids))
+        stops_seen += text.stopped
+    assert stops_seen > 50
+
+
+@pytest.mark.parametrize(
+    ("stop", "parts", "text", "count"),
+    [
+        ("</s>", [["w", "</s>", "o"]], "w", 2),
+        ("rl</s>", [["w", "r", "l", "</s>", "o"]], "w", 4),  # text before it
+        ("</s>ld", [["w", "</s>"], ["l"], ["d", "!"]], "w", 4),  # and behind it
+        ("r</s><s>d", [["w", "r", "</s>"], ["<s>", "d"], ["!"]], "w", 5),  # two of them
+        ("</s>", [["H", "<0xC3>", "</s>", "<0xB1>"]], "H\ufffd", 3),  # inside a character, which it ends
+        ("</s>ñ", [["H", "</s>", "<0xC3>", "<0xB1>"], ["w"]], "H", 4),
+        ("ñ</s>", [["H", "<0xC3>", "<0xB1>"], ["</s>", "w"]], "H", 4),
+        ("rd", [["w", "r"], ["</s>"], ["d"]], "w", 4),  # what is printed is looked at without them
+    ],
+)
+def test_a_stop_may_have_text_around_special_tokens(stop: str, parts: list[list[str]], text: str, count: int):
+    tokenizer = tiny.byte_fallback()
+    for cut in (parts, [[name] for part in parts for name in part]):
+        ids = [tokenizer.convert_tokens_to_ids(part) for part in cut]
+        found, _ = stream(tokenizer, ids, stop=[stop, "</s>never"])
+        assert (found.text, found.stopped, found.token_count) == (text, True, count)
+
+
+def test_what_may_begin_a_stop_with_a_special_token_is_held_back_and_comes_out_without_its_name():
+    tokenizer = tiny.byte_fallback()
+    ids = tokenizer.convert_tokens_to_ids(["w", "o", "</s>", "r", "l"])
+    _, pieces = stream(tokenizer, [[id] for id in ids], stop=["o</s>ra"])
+    assert pieces == ["w", "", "", "", "orl", ""]
+
+
 @pytest.mark.parametrize("stop", ["text", [""], ["ok", ""]])
 def test_stop_strings_are_a_list_of_texts_that_are_not_empty(stop: Any):
     with pytest.raises(BadInput, match="stop strings"):

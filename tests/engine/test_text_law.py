@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from exhaustive import exhaustive, few
 from models import near, tiny_model
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
@@ -31,21 +32,28 @@ def decoder_of(tree, sampling, draft_sampling=None, scale=0.05, verifier=SEQUOIA
 
 
 @pytest.mark.parametrize(
-    ("tree", "sampling"),
-    [(ROOT_ONLY, CUT), (chain(3), CUT), (TokenTree((-1, 0, 0, 0, 0)), CUT), (WIDE, CUT), (WIDE, WHOLE)],
+    "case",
+    few(
+        [(ROOT_ONLY, CUT), (chain(3), CUT), (TokenTree((-1, 0, 0, 0, 0)), CUT), (WIDE, CUT), (WIDE, WHOLE)],
+        (ROOT_ONLY, CUT),
+        (WIDE, CUT),
+    ),
     ids=["plain", "chain", "star", "tree", "tree, whole vocabulary"],
 )
-def test_texts_of_two_tokens_have_the_targets_law(tree, sampling):
+def test_texts_of_two_tokens_have_the_targets_law(case):
+    tree, sampling = case
     target, decoder = decoder_of(tree, sampling)
     assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) > 1e-6
 
 
+@exhaustive
 def test_the_law_does_not_depend_on_how_the_draft_is_sampled():
     sampling = Sampling(1.0, 6)
     target, decoder = decoder_of(WIDE, sampling, Sampling(3.0, 0, 0.5), scale=0.5)
     assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) > 1e-6
 
 
+@exhaustive
 def test_three_tokens_of_a_draft_equal_to_the_target_have_its_law():
     # Fully accepted paths: the token behind them must come from the target itself, not from a residual.
     sampling = Sampling(0.8, 3)
@@ -59,6 +67,7 @@ def test_the_check_sees_children_that_are_treated_as_samples_but_are_the_most_pr
     assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) < 1e-6
 
 
+@exhaustive
 def test_texts_of_two_merged_drafts_have_the_targets_law():
     target = tiny_model("llama", vocab=VOCABULARY)
     models = near(target, 0.3), tiny_model("llama", vocab=VOCABULARY, seed=4)
@@ -78,7 +87,9 @@ def scripted_p_value(tree, sampling=WHOLE, draft_sampling=WHOLE):
     return p_value(texts(decoder, 3), table_law(SAID, sampling, 3))
 
 
-@pytest.mark.parametrize("tree", [chain(3), TokenTree((-1, 0, 0)), WIDE], ids=["chain", "star", "tree"])
+@pytest.mark.parametrize(
+    "tree", few([chain(3), TokenTree((-1, 0, 0)), WIDE], WIDE), ids=["chain", "star", "tree"]
+)
 @pytest.mark.parametrize(
     "samplings", [(), (CUT, WHOLE), (WHOLE, Sampling(3.0, 0, 0.5))], ids=["whole", "cut", "cut drafts"]
 )

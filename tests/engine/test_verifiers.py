@@ -1,6 +1,7 @@
 """Every verifier keeps the target's law: exactly, for one node and for the joint law of whole steps."""
 
 import random
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -9,8 +10,11 @@ import torch
 
 from enumeration import Pair, law_error, mean_tokens, random_row, steps, the_most_probable, with_replacement
 from reference import ordered_draws
+from scripted import ScriptedDraft, ScriptedTarget, counting_up
+from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine import k_sequential, traversal
+from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draw import draw_children, draw_independently, top_children
 from sequoia_cli.engine.k_sequential import KSequential, division_factor
 from sequoia_cli.engine.merge import unmerged
@@ -283,3 +287,12 @@ def test_an_unknown_verifier_is_refused_by_name():
     assert verifier_named("spectr") is SPECTR
     with pytest.raises(BadInput, match="--verifier is 'best'; expected one of sequoia, specinfer, spectr"):
         verifier_named("best")
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_a_tree_may_be_deeper_than_pythons_stack(name):
+    tree = chain(2 * sys.getrecursionlimit())
+    target, draft = ScriptedTarget(counting_up(4), 10_000), ScriptedDraft(counting_up(4), 10_000)
+    decoder = Decoder(target, [draft], tree, Sampling(temperature=1.0), verifier=VERIFIERS[name])
+    (step,) = decoder.decode([0], tree.depth, generator=torch.Generator().manual_seed(0))
+    assert len(step.tokens) == tree.depth

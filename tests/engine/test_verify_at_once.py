@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from decoding import PROMPT, TREE
+from exhaustive import few
 from features import feature_draft
 from models import near, tiny_model
 from oracles import trees_up_to
@@ -181,7 +182,7 @@ def scripted_p_value(tree, samplings=(WHOLE, WHOLE), verifier=SEQUOIA):
     return p_value(texts(decoder, 3), table_law(SAID, samplings[0], 3))
 
 
-@pytest.mark.parametrize("tree", [ROOT_ONLY, chain(3), TokenTree((-1, 0, 0, 0, 0)), WIDE], ids=str)
+@pytest.mark.parametrize("tree", few([ROOT_ONLY, chain(3), TokenTree((-1, 0, 0, 0, 0)), WIDE], WIDE), ids=str)
 @pytest.mark.parametrize("samplings", [(WHOLE, WHOLE), (CUT, Sampling(3.0, 0, 0.5))], ids=["whole", "cut"])
 def test_texts_of_three_tokens_have_the_targets_law(tree, samplings):
     """A right program fails in one of a million seeds (see `text_laws`)."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from enumeration import DRAWS, Coin, outcomes
+from exhaustive import exhaustive
 from marginals import deviation, random_pair
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.rates import pooled_rate
@@ -96,6 +97,7 @@ def measured(estimate, verifier, first_seed):
     ]
 
 
+@exhaustive
 @ALL
 def test_along_texts_both_estimators_agree_within_their_errors(verifier):
     """Fixed seeds; 10 rates at 4 standard errors: a right program fails for one choice in 1,500."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from published import FOLDER
 from sequoia_cli.errors import BadInput, SequoiaError
-from sequoia_cli.measure.prompts import PROMPT_KEYS, Prompt, load_prompts
+from sequoia_cli.measure import prompt_files
+from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, PROMPT_KEYS, Prompt, load_prompts
 
-HELD_OUT = Path(__file__).resolve().parents[3] / "shared" / "data" / "spec_bench.jsonl"
 ASK = {"role": "user", "content": "ask"}
+SYSTEM = {"role": "system", "content": "be brief"}
 ANSWER = {"role": "assistant", "content": "answer"}
 
 
@@ -35,7 +39,7 @@ def write(tmp_path: Path):
 @pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch):
     def _stdin(content: bytes) -> None:
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content), closed=False))
 
     return _stdin
 
@@ -71,18 +75,35 @@ def test_chats_of_the_built_in_set_alternate_and_end_with_the_user():
             assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
 
 
+def test_the_part_to_compile_on_has_every_category_twice_and_leaves_48_for_results():
+    prompts = load_prompts().prompts
+    first, rest = prompts[:BUILTIN_FOR_COMPILING], prompts[BUILTIN_FOR_COMPILING:]
+    assert Counter(p.category for p in first) == dict.fromkeys({p.category for p in prompts}, 2)
+    assert len(rest) == 48
+    assert load_prompts(limit=BUILTIN_FOR_COMPILING).prompts == first
+    assert load_prompts(skip=BUILTIN_FOR_COMPILING).prompts == rest
+    assert load_prompts(skip=30, limit=4).prompts == prompts[30:34]
+
+
+def test_skipping_all_prompts_is_refused(write: Any):
+    with pytest.raises(BadInput, match=r"p\.txt holds no prompt after the first 2"):
+        load_prompts(write("p.txt", "one\ntwo\n"), skip=2)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(" ".join(text.lower().split()).encode()).hexdigest()[:16]
+
+
 def test_the_built_in_set_has_nothing_of_the_held_out_set():
-    if not HELD_OUT.exists():
-        pytest.skip("the held-out prompts are not beside this checkout")
-    rows = [json.loads(line) for line in HELD_OUT.read_text("utf-8").splitlines()]
-    held_out = {" ".join(turn.lower().split()) for row in rows for turn in row["turns"]}
-    ours = load_prompts().prompts
-    texts = [
-        m["content"]
-        for p in ours
-        for m in ([{"content": p.content}] if isinstance(p.content, str) else p.content)
-    ]
-    assert not held_out & {" ".join(text.lower().split()) for text in texts}
+    """Spec-Bench is what results are reported on; its digests stand for its texts."""
+    held_out = set((FOLDER / "spec_bench_digests.txt").read_text().split())
+    known = "Rewrite your previous response. Start every sentence with the letter A."
+    assert digest(known) in held_out  # a second turn of it, so the digests are made as here
+    for prompt in load_prompts().prompts:
+        turns = (
+            [prompt.content] if isinstance(prompt.content, str) else [m["content"] for m in prompt.content]
+        )
+        assert held_out.isdisjoint(map(digest, turns)), prompt.id
 
 
 # ---- where prompts come from ------------------------------------------------------------------------------
@@ -98,6 +119,12 @@ def test_the_built_in_set_has_nothing_of_the_held_out_set():
         ({"question": "ask", "answer": "42"}, "ask"),
         ({"turns": ["ask", "ask again"]}, "ask"),
         ({"turns": [ASK]}, [ASK]),
+        ({"prompt": ["ask", "ask again"]}, "ask"),
+        ({"conversations": ["ask", "answer"]}, "ask"),
+        ({"conversation": [ASK, ANSWER]}, [ASK]),
+        ({"system": "be", "messages": [ASK]}, [{"role": "system", "content": "be"}, ASK]),
+        ({"system": "be", "messages": [SYSTEM, ASK]}, [SYSTEM, ASK]),
+        ({"instruction": "do", "context": "this"}, "do\n\nthis"),
         ({"instruction": "do", "input": "this"}, "do\n\nthis"),
         ({"instruction": "do", "input": ""}, "do"),
         ({"messages": [ASK, ANSWER, ASK]}, [ASK, ANSWER, ASK]),
@@ -108,6 +135,109 @@ def test_the_built_in_set_has_nothing_of_the_held_out_set():
 def test_a_line_of_jsonl_is_a_string_or_an_object_with_a_known_key(write: Any, line: Any, content: Any):
     assert contents(write("p.jsonl", json.dumps(line))) == [content]
     assert contents(write("p.json", json.dumps([line]))) == [content]
+
+
+@pytest.mark.parametrize("key", ["role", "from"])
+@pytest.mark.parametrize("text", ["content", "value", "text"])
+def test_share_gpt_turns_may_be_named_in_several_ways(write: Any, key: str, text: str):
+    for user, assistant, system in (("human", "gpt", "system"), ("User", "chatgpt", "developer")):
+        turns = [{key: role, text: "x"} for role in (system, user, assistant, user, assistant)]
+        (found,) = contents(write("p.jsonl", json.dumps({"conversations": turns})))
+        assert [message["role"].lower() for message in found] == ["system", "user", "assistant", "user"]
+        assert {message["content"] for message in found} == {"x"}
+
+
+def test_parts_of_text_are_joined(write: Any):
+    parts = [{"type": "text", "text": "hi"}, {"type": "input_text", "text": "there"}]
+    chat = [{"role": "user", "content": parts}]
+    assert contents(write("p.jsonl", json.dumps({"messages": chat}))) == [
+        [{"role": "user", "content": "hi\nthere"}]
+    ]
+
+
+def test_tool_calls_and_their_results_are_passed_on(write: Any):
+    function = {"name": "look", "arguments": '{"at": "sky"}'}
+    call = {"id": "c1", "type": "function", "function": function}
+    result = {"role": "tool", "content": "", "tool_call_id": "c1", "name": "look"}
+    parsed = {"name": "look", "arguments": {"at": "sky"}}
+    for said in (
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ):
+        (found,) = contents(write("p.jsonl", json.dumps({"messages": [ASK, said, result]})))
+        assert found == [
+            ASK,
+            {"role": "assistant", "content": "", "tool_calls": [call | {"function": parsed}]},
+            result,
+        ]
+    older = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "no JSON"}}
+    (found,) = contents(
+        write("p.jsonl", json.dumps({"messages": [ASK, older, {**result, "role": "function"}]}))
+    )
+    assert found[1]["tool_calls"] == [{"type": "function", "function": older["function_call"]}]
+    assert found[2]["role"] == "tool"
+
+
+def test_a_chat_template_gets_tool_calls(write: Any):
+    from sequoia_cli.engine.text import encode_prompt
+    from tiny_tokenizers import byte_level
+
+    call = {"type": "function", "function": {"name": "look", "arguments": '{"at": "sky"}'}}
+    chat = [
+        ASK,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "blue"},
+    ]
+    (prompt,) = load_prompts(write("p.jsonl", json.dumps({"messages": chat}))).prompts
+    tokenizer = byte_level()
+    tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    )
+    text = tokenizer.decode(encode_prompt(tokenizer, prompt.content))
+    assert text == '<user>ask<assistant>{"at": "sky"}<tool>blue'
+
+
+def test_the_first_of_several_turns_is_noted_once(write: Any):
+    rows = [
+        {"prompt": ["a", "b"]},
+        {"turns": ["c", "d"]},
+        {"turns": ["e"]},
+        {"messages": [ASK], "tools": [1]},
+    ]
+    found = load_prompts(write("p.json", json.dumps(rows)))
+    assert [str(prompt.content) for prompt in found.prompts[:3]] == ["a", "c", "e"]
+    assert found.notes == (
+        "2 prompts are lists of several turns: the first turn of each is taken",
+        "1 prompts have 'tools', which are not given to the chat template",
+    )
+
+
+def test_no_two_prompts_have_one_id(write: Any):
+    rows = [{"id": name, "prompt": str(n)} for n, name in enumerate((7, 7, "7#2", 8, 7))]
+    found = load_prompts(write("p.json", json.dumps(rows)))
+    assert [prompt.id for prompt in found.prompts] == ["7", "7#2", "7#2#2", "8", "7#3"]
+    assert found.notes == ("3 prompts had the id of another one and have a number added: 7#2, 7#2#2, 7#3",)
+
+
+def test_bad_rows_are_left_out_counted_and_named_where_that_is_asked_for(write: Any):
+    path = write("p.jsonl", '"one"\n{"prompt": }\n5\n"two"\n{"q": 1}\n{"prompt": 5}\n"three"')
+    with pytest.raises(BadInput, match=r"p\.jsonl, line 2: not valid JSON") as caught:
+        load_prompts(path)
+    assert caught.value.hint == "--skip-bad leaves such rows out"
+    found = load_prompts(path, skip_bad=True, limit=3)
+    assert [prompt.content for prompt in found.prompts] == ["one", "two", "three"]
+    (note,) = found.notes
+    assert note.startswith(f"left out 4 bad rows: {path}, line 2: not valid JSON at column 12")
+    assert (
+        f"; {path}, line 3: expected a string or an object, found 5; {path}, line 5: found the keys" in note
+    )
+    assert note.endswith("; and 1 more")
+    with pytest.raises(
+        BadInput, match=r"holds no usable prompts; the first of 2 bad rows: .*line 1: expected"
+    ):
+        load_prompts(write("all.jsonl", "5\n6"), skip_bad=True)
 
 
 def test_ids_and_categories_are_kept_and_line_numbers_stand_in(write: Any):
@@ -155,6 +285,27 @@ def test_a_byte_order_mark_is_no_part_of_the_first_prompt(write: Any):
 
 def test_separators_that_python_calls_line_ends_may_stand_inside_a_prompt(write: Any):
     assert contents(write("p.jsonl", '{"prompt": "a\u2028b\x85c"}')) == ["a\u2028b\x85c"]
+
+
+@pytest.mark.parametrize("line", [b'{"prompt": "hi"}\n', b"hi\n"])
+def test_a_limit_ends_the_reading_of_a_stream_without_end(monkeypatch: pytest.MonkeyPatch, line: bytes):
+    class Endless(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, into: Any) -> int:
+            into[: len(line)] = line
+            return len(line)
+
+    stream = SimpleNamespace(buffer=io.BufferedReader(Endless()), closed=False)
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert [prompt.content for prompt in load_prompts("-", limit=2).prompts] == ["hi", "hi"]
+
+
+def test_a_line_without_end_is_refused(write: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prompt_files, "MAX_LINE_BYTES", 2**20)
+    with pytest.raises(BadInput, match=r"line 2: longer than 1 MiB"):
+        load_prompts(write("p.txt", "one\n" + "x" * 2**21))
 
 
 def test_a_limit_takes_the_first_and_reads_no_further(write: Any):
@@ -211,6 +362,24 @@ def test_a_chat_of_one_turn_is_not_the_plain_text(write: Any):
             "'messages', message 1 is .*; expected an object with",
         ),
         ("p.jsonl", json.dumps({"messages": [ANSWER]}), "'messages' holds answers only"),
+        (
+            "p.jsonl",
+            json.dumps(
+                {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}
+            ),
+            "'messages', message 1 has a part of type 'image_url'; only texts are read here",
+        ),
+        (
+            "p.jsonl",
+            '{"messages": [{"role": "assistant", "content": null}]}',
+            "'messages', message 1 is .*; expected an object with",
+        ),
+        (
+            "p.jsonl",
+            '{"messages": [{"role": "assistant", "tool_calls": [5]}]}',
+            r"'messages', message 1 has the tool calls \[5\]",
+        ),
+        ("p.jsonl", '{"prompt": ["", "b"]}', "'prompt' is ''; expected a text that is not empty"),
         ("p.jsonl", '{"instruction": "do", "input": 5}', "p.jsonl, line 1: 'input' is 5; expected a text"),
         ("p.jsonl", '{"prompt": "\\ud83e"}', r"'\\ud83e'; it holds half of a surrogate pair"),
         ("p.jsonl", '{"turns": [""]}', "'turns' is ''; expected a text that is not empty"),
@@ -295,17 +464,19 @@ def test_a_missing_package_is_one_line_that_names_it(monkeypatch: pytest.MonkeyP
 def hub(monkeypatch: pytest.MonkeyPatch):
     """A hub with one dataset, and the calls that were made to it."""
     calls: list[Any] = []
+    streamed: list[bool] = []
     rows = {split: [{"question": f"{split} {n}"} for n in (1, 2, 3)] for split in ("train", "test")}
 
     def load_dataset(name: str, config: str | None, *, split: str | None, streaming: bool) -> Any:
         calls.append((name, config, split))
+        streamed.append(streaming)
         return rows[split] if split else rows
 
     fake = ModuleType("datasets")
     fake.load_dataset = load_dataset  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", fake)
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda self, name, timeout: None)
-    return SimpleNamespace(calls=calls, module=fake)
+    return SimpleNamespace(calls=calls, streamed=streamed, module=fake)
 
 
 @pytest.mark.parametrize(
@@ -333,10 +504,50 @@ def test_a_network_that_is_not_there_is_one_line(hub: Any, monkeypatch: pytest.M
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", fail)
     with pytest.raises(
-        SequoiaError, match=r"the dataset owner/name could not be read: cannot reach the hub$"
+        SequoiaError, match=r"the dataset owner/name could not be read: cannot reach the hub more lines$"
     ):
         load_prompts("owner/name")
     assert hub.calls == []
+
+
+def test_a_dataset_is_streamed_for_a_few_prompts_and_cached_where_all_are_read(hub: Any):
+    load_prompts("owner/name", limit=2)
+    load_prompts("owner/name")
+    assert hub.streamed == [True, False]
+
+
+@pytest.mark.parametrize("switch", ["HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"])
+def test_offline_the_cached_copy_is_used_and_the_hub_is_not_asked(
+    hub: Any, monkeypatch: pytest.MonkeyPatch, switch: str
+):
+    def asked(*args: Any, **options: Any) -> None:
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", asked)
+    if switch == "HF_DATASETS_OFFLINE":
+        monkeypatch.setenv(switch, "true")
+    else:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert len(load_prompts("owner/name", limit=2).prompts) == 2
+    assert hub.streamed == [False]
+    hub.module.load_dataset = asked
+    with pytest.raises(SequoiaError) as caught:
+        load_prompts("owner/name")
+    assert "without a limit, while online" in (caught.value.hint or "")
+
+
+def test_a_dataset_of_several_configurations_lists_them(hub: Any):
+    def several(*args: Any, **options: Any) -> None:
+        names = "Please pick one among the available configs: ['main', 'socratic']"
+        raise ValueError(f"Config name is missing.\n{names}\n{'x' * 10_000}")
+
+    hub.module.load_dataset = several
+    with pytest.raises(
+        SequoiaError, match=r"Config name is missing\. Please pick .*\['main', 'socratic'\]"
+    ) as caught:
+        load_prompts("owner/name")
+    assert len(caught.value.message) < 700
+    assert "owner/name:CONFIG:SPLIT" in (caught.value.hint or "")
 
 
 def test_the_help_names_every_key():

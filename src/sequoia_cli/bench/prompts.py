@@ -8,6 +8,7 @@ from typing import Any
 
 from sequoia_cli.engine.loading.checkpoint import describe, tokenizer_of
 from sequoia_cli.engine.loading.ending import end_of_text_ids
+from sequoia_cli.engine.loading.feature import is_feature_folder
 from sequoia_cli.engine.loading.sources import fetch_description, locate
 from sequoia_cli.engine.model import context_limit
 from sequoia_cli.engine.text import encode_prompt
@@ -32,6 +33,18 @@ class Described:
         return tuple(ids)
 
 
+def assistant_context(draft: str, trust_remote_code: bool) -> int | None:
+    """Positions of a draft that assists by itself; None for one that is no model of its own.
+
+    Raises `BadInput` where there is no such draft.
+    """
+    source = locate("draft", draft)
+    folder = fetch_description(source, lambda line: None)
+    if is_feature_folder(folder):
+        return None
+    return context_limit(describe(source, folder, trust_remote_code).config.get_text_config())
+
+
 def describe_target(
     target: str, trust_remote_code: bool, announce: Callable[[str], None] = lambda line: None
 ) -> Described:
@@ -42,4 +55,4 @@ def describe_target(
     tokenizer = tokenizer_of(checkpoint)
     eos_ids, _ = end_of_text_ids(checkpoint, tokenizer)
     name = target if source.kind == "hub" else str(folder)
-    return Described(name, tokenizer, tuple(eos_ids), context_limit(checkpoint.config))
+    return Described(name, tokenizer, tuple(eos_ids), context_limit(checkpoint.config.get_text_config()))

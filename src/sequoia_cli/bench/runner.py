@@ -20,7 +20,7 @@ from sequoia_cli.core.paths import package_data
 
 @dataclass
 class Outcome:
-    """What became of an engine: its samples, or why it has none (or no more)."""
+    """The result of an engine: its samples, or why it has none (or no more)."""
 
     engine: str
     samples: list[Sample] = field(default_factory=list)
@@ -92,7 +92,9 @@ def compare(
     on_progress: Callable[[str], None] = lambda what: None,
     pythons: Mapping[str, str] | None = None,
 ) -> list[Outcome]:
-    """Run all engines on all prompts, `rounds` times, by turns; the first prompt once before that, uncounted.
+    """Run all engines on all prompts, `rounds` times, by turns; `work.warm_up` once before that, uncounted.
+
+    Every prompt has a seed of its own in each round, the same for all engines.
 
     Each engine's process stays, idle while others run, so that none loads or compiles within its times. An
     interruption ends all of them; what was measured until then is in the outcomes it carries. `pythons` has
@@ -107,13 +109,17 @@ def compare(
                 outcome.engine, work, (pythons or {}).get(outcome.engine)
             )
             _note(outcome, worker.first)
-            if outcome.runs:
-                _note(outcome, worker.ask({"prompt": 0}))
+            for prompt in work.warm_up:
+                if outcome.runs:
+                    on_progress(outcome.engine)
+                    _note(outcome, worker.ask({"prompt": prompt, "seed": work.text_seed(-1, prompt)}))
         for number in range(rounds):
             for prompt in range(len(work.prompts)):
                 for outcome in _turned([each for each in outcomes if each.runs], number + prompt):
                     on_progress(outcome.engine)
-                    reply = workers[outcome.engine].ask({"prompt": prompt})
+                    reply = workers[outcome.engine].ask(
+                        {"prompt": prompt, "seed": work.text_seed(number, prompt)}
+                    )
                     _note(outcome, reply)
                     if "token_ids" in reply:
                         outcome.samples.append(_sample(outcome.engine, number, prompt, reply))

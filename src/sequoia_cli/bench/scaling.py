@@ -21,7 +21,7 @@ CONTEXT, NEW_TOKENS = 128, 32
 
 @dataclass(frozen=True)
 class Point:
-    """What became of an engine behind so many tokens, with a tree of so many nodes."""
+    """The outcome of an engine after so many tokens, with a tree of so many nodes."""
 
     prompt_tokens: int
     tree_nodes: int
@@ -36,7 +36,7 @@ def points(
     on_progress: Callable[[str], None] = lambda what: None,
     pythons: Mapping[str, str] | None = None,
 ) -> Iterator[Point]:
-    """Each engine behind the first tokens of `text`, as far as it goes; then this one's trees of all sizes.
+    """Each engine after the first tokens of `text`, as far as it goes; then this one's trees of all sizes.
 
     The prompts and the length of `work` are not used. A text does not end before its budget.
     """

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
 from statistics import median
-
-import numpy as np
-from scipy.stats import bootstrap
 
 from sequoia_cli.bench.runner import Outcome
 from sequoia_cli.bench.work import Sample
 
+#: How often, at least, an interval is to hold the median.
+COVERAGE = 0.95
+
 
 @dataclass(frozen=True)
 class Ratio:
-    """A speed as a multiple of another engine's: median over prompts, and a 95% interval of that median."""
+    """A speed as a multiple of another engine's: median over prompts, and the `median_interval` of it."""
 
     value: float
-    low: float
-    high: float
+    interval: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def summaries(outcomes: Sequence[Outcome], baseline: str, reference: str) -> lis
 def ratio(ours: Sequence[Sample], others: Sequence[Sample]) -> Ratio | None:
     """Speeds of the same prompt in the same round, one by the other, so that a slow minute hits both.
 
-    The interval is a bootstrap over prompts, which are what differs most; None without a pair.
+    None without a pair.
     """
     there = {(sample.round, sample.prompt): sample.tokens_per_second for sample in others}
     found: dict[int, list[float]] = {}
@@ -68,16 +67,27 @@ def ratio(ours: Sequence[Sample], others: Sequence[Sample]) -> Ratio | None:
             found.setdefault(sample.prompt, []).append(mine / other)
     if not found:
         return None
-    by_prompt = np.array([median(values) for values in found.values()])
-    low = high = float(np.median(by_prompt))
-    if len(by_prompt) > 1:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of equal values, whose interval is a point
-            interval = bootstrap(
-                (by_prompt,), np.median, method="percentile", n_resamples=2000, rng=0
-            ).confidence_interval
-        low, high = float(interval.low), float(interval.high)
-    return Ratio(float(np.median(by_prompt)), low, high)
+    by_prompt = [median(values) for values in found.values()]
+    return Ratio(median(by_prompt), median_interval(by_prompt))
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The k-th smallest and k-th largest value, which hold the median of their distribution between them.
+
+    Coverage is at least `COVERAGE` for independent values of any one distribution: the median lies outside
+    only where fewer than k of n values lie on one side of it, and each side has half of the chance (the sign
+    test's interval; Conover, Practical Nonparametric Statistics, section 3.2). k is the largest that keeps
+    to it; None where not even the smallest and largest value do, which is below 6 values. For 8 these two are
+    it, and cover 99.2%.
+    """
+    count, outside, k = len(values), 0.0, 0
+    while k < count / 2:
+        outside += 2 * comb(count, k) * 0.5**count  # k values or fewer lie on one side of the median
+        if outside > 1 - COVERAGE:
+            break
+        k += 1
+    ordered = sorted(values)
+    return (ordered[k - 1], ordered[-k]) if k else None
 
 
 def _differing(samples: Sequence[Sample], texts: Mapping[int, tuple[int, ...]]) -> tuple[int, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from operator import sub
 from statistics import median
 from typing import Any
@@ -59,6 +60,23 @@ class Work:
         """Tokens of the longest text, prompt and continuation."""
         return max(map(len, self.prompts)) + self.max_new_tokens
 
+    @property
+    def warm_up(self) -> tuple[int, ...]:
+        """The prompts to run before any is timed: the longest, then the shortest.
+
+        What an engine allocates, compiles or records for a length, it has then done for both ends.
+        """
+        by_length = sorted(range(len(self.prompts)), key=lambda index: len(self.prompts[index]))
+        return tuple(dict.fromkeys((by_length[-1], by_length[0])))
+
+    def text_seed(self, number: int, prompt: int) -> int:
+        """The seed of the text of a prompt in round `number`, below 2**31, which all engines take.
+
+        All engines get the same; no two rounds or prompts share one, as their texts would be one sample.
+        """
+        digest = blake2b(f"{self.seed}/{number}/{prompt}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big") >> 1
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -77,7 +95,7 @@ class Sample:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Behind the first arrival, so that the prompt's own time is no part of it; None for one alone."""
+        """After the first arrival, so that the prompt's own time is no part of it; None for one alone."""
         if len(self.arrivals) < 2:
             return None
         seconds = self.arrivals[-1][0] - self.arrivals[0][0]
@@ -85,7 +103,7 @@ class Sample:
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Tokens that came at a time, behind the first arrival."""
+        """Tokens that came at a time, after the first arrival."""
         later = [count for _, count in self.arrivals[1:]]
         return sum(later) / len(later) if later else None
 

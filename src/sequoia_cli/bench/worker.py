@@ -1,6 +1,7 @@
 """One engine in a process of its own: JSON lines in, JSON lines out.
 
-The first line is {"engine": name, "work": ...}; each further one {"prompt": index} asks for a text.
+The first line is {"engine": name, "work": ...}; each further one, {"prompt": index, "seed": n}, asks for a
+text.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def serve(requests: TextIO, replies: TextIO) -> None:
     )
     for line in requests:
         try:
-            reply(run(engine, work, json.loads(line)["prompt"]) | {"peak_bytes": peak_bytes()})
+            reply(run(engine, work, **json.loads(line)) | {"peak_bytes": peak_bytes()})
         except Exception as error:
             reply({"failed": _message(error)})
             return
 
 
 def run(
-    engine: Engine, work: Work, prompt: int, clock: Callable[[], float] = time.perf_counter
+    engine: Engine, work: Work, prompt: int, seed: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Any]:
     """The tokens of one text and when they came, cut where the work says that a text ends."""
     tokens: list[int] = []
@@ -76,7 +77,7 @@ def run(
             tokens.extend(kept)
             arrivals.append((seconds, len(kept)))
 
-    engine.generate(work.prompts[prompt], on_tokens)
+    engine.generate(work.prompts[prompt], seed, on_tokens)
     return {"token_ids": tokens, "arrivals": arrivals}
 
 

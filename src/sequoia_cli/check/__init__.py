@@ -1,1 +1,1 @@
-"""Whether the text is the target's own: what the tool writes, put to the target itself."""
+"""Whether the text is the target's own: what the tool writes, compared with transformers and the target."""

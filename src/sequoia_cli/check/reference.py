@@ -1,4 +1,4 @@
-"""What the target itself says: one forward over a whole text, with no cache, mask or position of ours."""
+"""The target's own logits: one forward of transformers over a whole text, without our cache or masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 
 class Reference(Protocol):
-    """A target to compare with: logits (count, vocabulary) behind each of the last `count` of `ids`."""
+    """A target to compare with: logits (count, vocabulary) after each of the last `count` of `ids`."""
 
     def plain(self, ids: Sequence[int], count: int) -> Tensor:
         """In the dtype that the target runs in."""

@@ -1,143 +1,172 @@
-"""What sampled steps say of the tool's law: counts beside the laws that the tokens were to be drawn from.
+"""What sampled steps say of the tool's distribution: bets on tokens at the odds of the reference.
 
-The laws are those of the tool's own logits, which are compared with the target's row by row (`texts.py`): so
-rounding, which makes these differ, is no part of the statistics, and they are exact in every dtype. By every
-verifier's proof a token has its law given the tokens before it and how much of them one step has brought.
+The odds are transformers' own warpers over the logits of each step, and these are compared with the target's
+own forward row by row (`run.py`, `texts.py`). So rounding, which makes logits differ, is no part of the
+statistics. By every verifier's proof a token has its distribution given the tokens before it and how much of
+them one step has brought.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from sequoia_cli.check.laws import LEAST_EXPECTED, Cell, LawTest, chi_squared, of_moments, token_cells
+from sequoia_cli.check.betting import (
+    LEAST_EXPECTED,
+    BetTest,
+    Events,
+    Group,
+    cells_test,
+    event_test,
+)
+from sequoia_cli.check.distribution import Distribution, distribution, possible
 from sequoia_cli.check.watched import Seen
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.engine.draw import draw
-from sequoia_cli.engine.warp import probabilities
 
-#: The tests: of the first two tokens behind a prompt, ...
+#: The tests: of the first two tokens after a prompt, ...
 FIRST = "first token"
 WITHIN = "second token, same step"
 ACROSS = "second token, next step"
-#: ... of the first token of every step: what the draft proposes too often, what the step before had, ...
+#: ... of the first token of every step: what a draft proposes too often, what the step before had, ...
 FAVOURED = "draft's favourites"
 SUCCESSIVE = "successive steps"
+#: ... of a text's first token: what the text before had, and the text of that number of another prompt, ...
+TEXTS = "successive texts"
+PROMPTS = "texts of other prompts"
 #: ... and of every token, by its place among all of them.
-DEEPEST = "ranks, behind a leaf"
+DEEPEST = "ranks, after a leaf"
 OTHERS = "ranks, other tokens"
 
-_BINS = 10
-_UNIFORM = torch.full((_BINS,), 1 / _BINS, dtype=torch.float64)
+BINS = 10
+_UNIFORM = Distribution(
+    torch.full((BINS,), 1 / BINS, dtype=torch.float64), torch.zeros(BINS, dtype=torch.bool)
+)
 
 
-@dataclass
-class Group:
-    """Outcomes under one condition, and the sum of the laws that each was drawn from.
-
-    The laws need not be the same: that makes the counts vary less than a test takes them to, never more.
-    """
-
-    seen: Counter[int] = field(default_factory=Counter)
-    expected: Tensor | None = None
-
-    def add(self, outcome: int, law: Tensor) -> None:
-        """Count an outcome of (outcomes,) probabilities."""
-        self.seen[outcome] += 1
-        self.expected = law.double() if self.expected is None else self.expected + law
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        """The counts as they are tested."""
-        return token_cells(self.seen, self.expected) if self.expected is not None else ()
+def favourites(number: int) -> str:
+    """The test of a draft's favourites, drafts numbered from 0."""
+    return FAVOURED if number == 0 else f"{FAVOURED}, draft {number + 1}"
 
 
 @dataclass
 class Tally:
-    """Everything that is counted; `add` takes a text's steps. `samples` texts begin behind each prompt.
+    """Everything that is counted; `add` takes a text's steps. `samples` texts start at each of `prompts`.
 
-    `groups` has outcomes by prompt (None: all) and test, then by what was given. `favoured` has of every
-    step's first token whether the draft favours it, less the chance of that, and the variance; `successive`
-    the same of whether it is what the step before would have drawn here. `impossible` counts tokens that had
-    no probability.
+    `groups` has outcomes by prompt (None: all) and test, then by the token before. `events` has bets on what
+    should come with its own chance only. Both have every test from the start, so that how many there are does
+    not depend on what comes. `impossible` counts tokens that had no probability.
     """
 
     sampling: Sampling
     random: random.Random
     samples: int
-    groups: dict[tuple[str | None, str], dict[int | None, Group]] = field(default_factory=dict)
-    favoured: list[tuple[float, float]] = field(default_factory=list)
-    successive: list[tuple[float, float]] = field(default_factory=list)
+    prompts: Sequence[str] = ()
+    drafts: int = 1
+    groups: dict[tuple[str | None, str], dict[int | None, Group]] = field(init=False)
+    events: dict[str, Events] = field(init=False)
     tokens: int = 0
     impossible: int = 0
+    _starts: dict[str, dict[int, float]] = field(default_factory=dict)
 
-    def add(self, steps: Sequence[Seen], prompt: str | None = None) -> None:
-        """Count a text's steps; `prompt` is given for one of many texts begun behind it."""
+    def __post_init__(self) -> None:
+        each = [(prompt, test) for prompt in self.prompts for test in (FIRST, WITHIN, ACROSS)]
+        self.groups = {key: {} for key in [*each, (None, DEEPEST), (None, OTHERS)]}
+        names = [*map(favourites, range(self.drafts)), SUCCESSIVE, TEXTS, PROMPTS]
+        self.events = {name: Events() for name in names}
+
+    def add(self, steps: Sequence[Seen], prompt: str, number: int = 0) -> None:
+        """Count a text's steps: the text of that `number` after a prompt."""
         given: float | None = None
-        told: list[tuple[int, Tensor, bool]] = []
-        for step in steps:
-            laws = probabilities(step.logits, self.sampling)
-            for place, (token, law) in enumerate(zip(step.tokens, laws, strict=True)):
-                told.append((token, law, place == 0))
-                self._add_rank(DEEPEST if place == step.depth - 1 > 0 else OTHERS, token, law)
-            if step.proposed is not None:
-                given = self.add_start(laws[0], step.proposed, step.tokens[0], step.rank, given)
-        if prompt is not None:
-            first, law, _ = told[0]
-            self.count(prompt, FIRST, None, first, law)
-            # Behind a rare token there will not be enough to test.
-            if float(law[first]) * self.samples >= 2 * LEAST_EXPECTED:
-                for second, law, anew in told[1:2]:
-                    self.count(prompt, ACROSS if anew else WITHIN, first, second, law)
+        emitted: list[tuple[int, Distribution, bool]] = []
+        for at, step in enumerate(steps):
+            rows = [Distribution(*row) for row in zip(*distribution(step.logits, self.sampling), strict=True)]
+            for place, (token, own) in enumerate(zip(step.tokens, rows, strict=True)):
+                emitted.append((token, own, place == 0))
+                self.impossible += not possible(token, step.logits[place], self.sampling)
+                self._add_rank(DEEPEST if place == step.depth - 1 > 0 else OTHERS, token, own.probs)
+            if step.proposed:
+                given = self.add_start(rows[0], step.proposed, step.tokens[0], step.rank, given)
+                if at == 0:
+                    self._compare_texts(rows[0], step.proposed[0], step.tokens[0], prompt, number, given)
+        first, own, _ = emitted[0]
+        self.count(prompt, FIRST, None, first, own, self.samples)
+        expected = float(own.probs[first]) * self.samples
+        if expected >= 2 * LEAST_EXPECTED:  # else there will not be enough to test
+            for second, after, starts in emitted[1:2]:
+                self.count(prompt, ACROSS if starts else WITHIN, first, second, after, expected)
 
     def add_start(
-        self, law: Tensor, proposed: Tensor, token: int, rank: int | None, given: float | None
+        self, row: Distribution, proposed: Sequence[Tensor], token: int, rank: int | None, given: float | None
     ) -> float | None:
         """Count a step's first token, the child of the root of that `rank` or none.
 
-        `given` is what this returned for the step before: where its first child was drawn in the draft's
-        cumulative distribution, None where that cannot be told. Were the same number used again, this step's
-        first child would be the token there; but whatever was drawn before, it comes by its own probability.
+        `given` is what this returned for the step before: where its first child was drawn in the first
+        draft's cumulative distribution, None where that cannot be known.
         """
-        favours = proposed > law
-        self.favoured.append(_deviation(bool(favours[token]), float(law[favours].double().sum())))
+        for number, own in enumerate(proposed):
+            favours = (own > row.probs) & ~row.tied
+            self.events[favourites(number)].add(bool(favours[token]), float(row.probs[favours].sum()))
+        self._expect_again(SUCCESSIVE, given, row, proposed[0], token)
+        before = proposed[0][:token].double().sum() + proposed[0][token] / 2
+        return float(before / proposed[0].double().sum()) if rank == 0 else None
+
+    def count(
+        self,
+        prompt: str | None,
+        test: str,
+        given: int | None,
+        outcome: int,
+        row: Distribution,
+        samples: float,
+    ) -> None:
+        """Count an outcome of (outcomes,) probabilities; about so many `samples` of them are expected."""
+        groups = self.groups[prompt, test]
+        if given not in groups:
+            groups[given] = Group.of(row.probs, samples, row.tied)
+        groups[given].add(outcome, row.probs)
+
+    def tests(self) -> Iterator[BetTest]:
+        """All tests; those without counts have a p-value of 1."""
+        for (prompt, name), groups in self.groups.items():
+            yield cells_test(name, prompt, groups)
+        for name, events in self.events.items():
+            yield event_test(name, events)
+
+    def _expect_again(
+        self, test: str, given: float | None, row: Distribution, proposed: Tensor, token: int
+    ) -> None:
+        """Bet that the number which drew another step's first child has drawn this one's as well.
+
+        Then this step's first child is the token at that number; if not, it comes with its own probability.
+        """
         if given is not None:
             again = draw(proposed, given)
-            self.successive.append(_deviation(token == again, float(law[again])))
-        before = proposed[:token].double().sum() + proposed[token] / 2
-        return float(before / proposed.double().sum()) if rank == 0 else None
+            if not row.tied[again]:
+                self.events[test].add(token == again, float(row.probs[again]))
 
-    def count(self, prompt: str | None, test: str, given: int | None, outcome: int, law: Tensor) -> None:
-        """Count an outcome."""
-        self.groups.setdefault((prompt, test), {}).setdefault(given, Group()).add(outcome, law)
+    def _compare_texts(
+        self, row: Distribution, proposed: Tensor, token: int, prompt: str, number: int, given: float | None
+    ) -> None:
+        """Bet on the numbers of the text before, and on those of this number after the prompt before."""
+        before = next((self._starts[name] for name in reversed(self._starts) if name != prompt), {})
+        own = self._starts.setdefault(prompt, {})
+        self._expect_again(TEXTS, own.get(number - 1), row, proposed, token)
+        self._expect_again(PROMPTS, before.get(number), row, proposed, token)
+        if given is not None:
+            own[number] = given
 
-    def _add_rank(self, test: str, token: int, law: Tensor) -> None:
+    def _add_rank(self, test: str, token: int, probs: Tensor) -> None:
         """A uniform place in the token's part of [0, 1), parts by falling probability.
 
         Tokens of equal probability share their part.
         """
-        whole, own = law.double(), law[token]
-        before, part = (float(whole[rows].sum()) for rows in (law > own, law == own))
-        place = (before + self.random.random() * part) / float(whole.sum())
-        self.count(None, test, None, min(int(place * _BINS), _BINS - 1), _UNIFORM)
+        own = probs[token]
+        before, part = (float(probs[rows].sum()) for rows in (probs > own, probs == own))
+        place = (before + self.random.random() * part) / float(probs.sum())
+        self.count(None, test, None, min(int(place * BINS), BINS - 1), _UNIFORM, 1000.0)
         self.tokens += 1
-        self.impossible += not own > 0
-
-    def tests(self) -> Iterator[LawTest]:
-        """All tests that there are enough counts for."""
-        for (prompt, name), groups in self.groups.items():
-            if test := chi_squared(name, prompt, ((given, group.cells) for given, group in groups.items())):
-                yield test
-        for name, deviations in ((FAVOURED, self.favoured), (SUCCESSIVE, self.successive)):
-            if test := of_moments(name, deviations):
-                yield test
-
-
-def _deviation(came: bool, chance: float) -> tuple[float, float]:
-    """What came less its chance, and the variance of that."""
-    return came - chance, max(0.0, chance * (1 - chance))

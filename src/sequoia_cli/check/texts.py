@@ -1,4 +1,4 @@
-"""Whole texts put to the target: every token that was emitted, and where two texts part."""
+"""Whole texts compared with the target's own forward, token by token, and where two texts differ first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Rows(NamedTuple):
 class Checked:
     """One text, token by token.
 
-    `rows` says how well the logits behind which each token came are known, `shortfalls` by how much the
+    `rows` says how well the logits that each token came from are known, `shortfalls` by how much the
     token's logit lies below the largest in the wider dtype, `choices` whether it is the most probable by the
     tool's own logits. The last two decide for greedy texts alone.
     """
@@ -61,7 +61,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a greedy text leaves the plain one: at `place`, with `tokens` (None: the text had ended).
+    """Where a greedy text first differs from the plain one: at `place`, by `tokens` (None: it had ended).
 
     `gap` is by how much the target's two largest logits differ there in its dtype and `exact_gap` in the
     wider one; `shortfalls` by how much the two tokens lie below the largest in the wider one; `rounding` as
@@ -101,7 +101,7 @@ def check_text(
     seed: int,
     each: Callable[[Seen], Any] = lambda seen: None,
 ) -> tuple[Checked, Rows]:
-    """Let the tool write one text, then have the target read it: a forward over all of it in each dtype."""
+    """Let the tool write one text, then compare: one forward of the reference over it in each dtype."""
     steps = []
     for seen in watched.steps(prompt, max_new_tokens, eos_ids, seed):
         steps.append(seen)
@@ -134,7 +134,7 @@ def wrong_end(tokens: Sequence[int], finish: str | None, eos_ids: Sequence[int],
     """What is wrong with where a text ends, if anything is."""
     ends = [place for place, token in enumerate(tokens) if token in eos_ids]
     if ends and ends[0] < len(tokens) - 1:
-        return f"it goes on for {len(tokens) - 1 - ends[0]} tokens behind an end of text"
+        return f"it goes on for {len(tokens) - 1 - ends[0]} tokens after an end of text"
     if len(tokens) > most:
         return f"it has {len(tokens)} tokens, {most} were asked for"
     expected = STOP if ends else LENGTH if len(tokens) == most else None
@@ -144,14 +144,14 @@ def wrong_end(tokens: Sequence[int], finish: str | None, eos_ids: Sequence[int],
 
 
 def first_difference(ours: Checked, plain: Checked, rows: Rows) -> Difference | None:
-    """Where a text leaves the plain one, of the same prompt; `rows` are those of `ours`, None if nowhere."""
+    """The first difference from the plain text of the same prompt, or None; `rows` are those of `ours`."""
     pairs = zip(ours.token_ids, plain.token_ids, strict=False)
     shared = min(len(ours.token_ids), len(plain.token_ids))
     place = next((at for at, (a, b) in enumerate(pairs) if a != b), shared)
     if place == len(ours.token_ids) == len(plain.token_ids):
         return None
     tokens = tuple(text.token_ids[place] if place < len(text.token_ids) else None for text in (ours, plain))
-    at = min(place, len(ours.rows) - 1)  # where ours has ended, nothing is known behind its end
+    at = min(place, len(ours.rows) - 1)  # nothing is known after the end of ours
     exact = rows.exact[at].double()
     short = [float(exact.max() - exact[token]) if token is not None else 0.0 for token in tokens]
     return Difference(

@@ -22,15 +22,15 @@ from sequoia_cli.engine.model import LanguageModel, Output
 class Seen:
     """What one step emitted, and what it emitted it by.
 
-    `logits` (tokens, vocabulary) are the target's, in its dtype, behind which each of `tokens` came.
-    `proposed` (vocabulary,) is what the first draft drew the root's `children` from, None in a step without
-    speculation. `rank` is that of the child which the first token is, None where it is none. `depth` counts
-    the layers of the step's tree.
+    `logits` (tokens, vocabulary) are the target's, in its dtype: a row for each of `tokens`. `proposed` has
+    (vocabulary,) probabilities of each draft, from which it drew its `children` of the root; it is empty in a
+    step without speculation. `rank` is that of the child which the first token is, None where it is none.
+    `depth` counts the layers of the step's tree.
     """
 
     tokens: tuple[int, ...]
     logits: Tensor
-    proposed: Tensor | None
+    proposed: tuple[Tensor, ...]
     children: int
     rank: int | None
     depth: int
@@ -40,7 +40,7 @@ class Seen:
 class Watched:
     """The loop of `Decoder` as it is, between a target and drafts that remember what they gave.
 
-    A prompt that follows itself is not run again, so that many first steps behind it cost no more than that.
+    A prompt that comes twice in a row is run once, so that many texts after it cost only their steps.
     `options` go to `Decoder`.
     """
 
@@ -72,11 +72,12 @@ class Watched:
         decoded = self._decoder.decode(prompt, max_new_tokens, eos_ids=eos_ids, generator=generator)
         for step in decoded:
             rows = list(step.path[: len(step.tokens)])
-            proposed, children = None, 0
-            first = self._drafts[0] if self._drafts else None
-            if first is not None and first.columns is not None:
-                proposed = over_vocabulary(first.columns, self._target.vocabulary, first.ids)[0]
-                children = len(self._decoder.layout(step.depth).tree.children[0])
+            proposed = tuple(
+                over_vocabulary(draft.columns, self._target.vocabulary, draft.ids)[0]
+                for draft in self._drafts
+                if draft.columns is not None
+            )
+            children = len(self._decoder.layout(step.depth).tree.children[0]) if proposed else 0
             # A copy: what a forward over fixed buffers gives is overwritten by the next one.
             logits = self._target.logits[rows].clone()
             rank = next(iter(step.ranks), None)
@@ -105,7 +106,7 @@ class _SeenTarget:
         return self._cache
 
     def prefill(self, tokens: Tensor, cache: Any, *, hidden: bool = False) -> Tensor | None:
-        """As the target does; for the prompt that the cache begins with, only forget what is behind it."""
+        """As the target does; for the prompt that the cache begins with, only drop the rows after it."""
         prompt = tokens.tolist(), hidden
         if self._prompt == prompt:
             cache.keep(len(tokens), ())

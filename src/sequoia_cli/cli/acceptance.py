@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sequoia_cli.cli import options
-from sequoia_cli.errors import BadInput
+from sequoia_cli.errors import BadInput, memory_for
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.core.journal import Journal
     from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
+    from sequoia_cli.measure.prompts import Prompt
 
 ESTIMATORS = ("teacher-forced", "on-policy")
 
@@ -33,12 +36,22 @@ def acceptance_command(
     column: Annotated[
         str | None, typer.Option("--column", help="Key that holds the prompt; found by itself if not given.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            help="Use the first N prompts; else all of a dataset, or the first 32 built-in ones.",
+        ),
+    ] = None,
+    skip: options.Skip = None,
+    skip_bad: options.SkipBad = False,
     estimator: Annotated[
         str, typer.Option("--estimator", help="teacher-forced (exact chances) or on-policy (a coin a step).")
     ] = ESTIMATORS[0],
     ranks: Annotated[int, typer.Option("--ranks", help="Children of a node that are tried.")] = 16,
-    depths: Annotated[int, typer.Option("--depths", help="Levels below the root that are told apart.")] = 6,
+    depths: Annotated[
+        int, typer.Option("--depths", help="Levels below the root with rates of their own.")
+    ] = 6,
     new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens of each text.")] = 64,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -75,31 +88,49 @@ def acceptance_command(
         sequoia acceptance --merge a.yaml --merge b.yaml -o both.yaml
     """
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.cli.files import publish, record, resumable
-    from sequoia_cli.core.artifact import Output
+    from sequoia_cli.cli.files import publish, record, reserved, resumable
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     if merge:
-        place = Output(output or "profiles/merged_rates.yaml", force=force)
-        result = _merged(merge, record(context, {}, []))
+        kept = {"merge", "output", "force", "json", "quiet", "no_progress"}
+        options.refuse_idle(
+            context,
+            "--merge adds up what was measured and measures nothing",
+            " ".join(name for name in context.params if name not in kept),
+        )
+        place = reserved(context, output or "profiles/merged_rates.yaml", force=force)
+        result = _merged(merge, say)
+        result = replace(result, record=record(context, {}, say.warnings))
         publish("acceptance", result.to_dict(), place, json, say)
         _show(result, say)
         return
-    _check(estimator, limit, ranks, depths, new_tokens)
+    _check(estimator, limit, skip, ranks, depths, new_tokens)
+    if estimator == ESTIMATORS[1] and depths > 1:
+        options.refuse_idle(context, "--estimator on-policy measures the root's children alone", "depths")
+    if dataset is None:
+        options.refuse_idle(context, "--column names a key of a --dataset, and none is given", "column")
 
     from sequoia_cli.core.rates import AcceptanceRates
+    from sequoia_cli.core.seeds import prompt_seeds
+    from sequoia_cli.engine.loading.sources import plain_name
     from sequoia_cli.engine.verifiers import verifier_named
     from sequoia_cli.measure.acceptance import check_positional
-    from sequoia_cli.measure.prompts import load_prompts
-    from sequoia_cli.measure.session import open_session, packages, plain_name
+    from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
+    from sequoia_cli.measure.session import open_session, packages
     from sequoia_cli.measure.trials import Trials
 
-    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
+    sampling, draft_sampling = options.samplings(
+        temperature, top_k, top_p, draft_temperature, seed, say, verifier
+    )
     trials = Trials(sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(verifier))
     if estimator == ESTIMATORS[0]:
         check_positional(trials)
-    place = Output(output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
-    prompts = load_prompts(dataset, limit=limit, column=column)
+    place = reserved(context, output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
+    if dataset is None and limit is None and skip is None:
+        limit = BUILTIN_FOR_COMPILING
+        say.note(f"the first {limit} built-in prompts; those after them are for results (--skip {limit})")
+    prompts = load_prompts(dataset, limit=limit, skip=skip or 0, column=column, skip_bad=skip_bad)
+    say.notes(prompts.notes)
     session = open_session(
         target,
         [draft],
@@ -115,6 +146,7 @@ def acceptance_command(
     if ranks > session.target.vocabulary:
         raise BadInput(f"--ranks is {ranks}; the target has {session.target.vocabulary} ids")
     encoded = [session.encode(prompt, raw=raw) for prompt in prompts.prompts]
+    _check_room(encoded, min(session.target.context_limit, session.drafts[0].context_limit), say)
     conditions = {
         **session.conditions,
         "draft_weights": session.draft_weights,
@@ -129,21 +161,35 @@ def acceptance_command(
         "seed": seed,
         "dataset": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
     }
-    measured = {"measure": "acceptance", **conditions, "ranks": ranks, "depths": depths}
-    with resumable(place, measured, say) as journal:
-        samples = _measure(session, encoded, trials, estimator, seed, journal, say)
+    # Not the data set: what is finished is recognised prompt by prompt, whichever else are asked for.
+    measured = {
+        "measure": "acceptance by prompt",
+        **{key: value for key, value in conditions.items() if key != "dataset"},
+        "ranks": ranks,
+        "depths": depths,
+        **packages(),
+    }
+    asked = [
+        Asked(prompt, ids, text_seed)
+        for prompt, ids, text_seed in zip(prompts.prompts, encoded, prompt_seeds(seed, encoded), strict=True)
+    ]
+    with resumable(place, measured, say, force=force) as journal:
+        samples = _measure(session, asked, trials, estimator, journal, force, say)
     result = AcceptanceRates.from_samples(samples, conditions, record(context, packages(), say.warnings))
     publish("acceptance", result.to_dict(), place, json, say)
     _show(result, say)
 
 
-def _check(estimator: str, limit: int | None, ranks: int, depths: int, new_tokens: int) -> None:
+def _check(
+    estimator: str, limit: int | None, skip: int | None, ranks: int, depths: int, new_tokens: int
+) -> None:
     if estimator not in ESTIMATORS:
         raise BadInput(f"--estimator is '{estimator}'; expected {' or '.join(ESTIMATORS)}")
     # At the last token of a text nothing is drafted.
     options.at_least(
         {
             "--limit": (limit, 1),
+            "--skip": (skip, 0),
             "--ranks": (ranks, 1),
             "--depths": (depths, 1),
             "--max-new-tokens": (new_tokens, 2),
@@ -153,13 +199,51 @@ def _check(estimator: str, limit: int | None, ranks: int, depths: int, new_token
         raise BadInput(f"--depths is {depths}; a text of {new_tokens} tokens is at most {new_tokens} deep")
 
 
+def _check_room(prompts: list[list[int]], context: int, say: Commentary) -> None:
+    """Say which prompts leave the draft no room to propose anything, and refuse where all do."""
+    full = sum(len(prompt) >= context for prompt in prompts)
+    if full == len(prompts):
+        raise BadInput(
+            f"every prompt has {context} tokens or more, where the context of target or draft ends",
+            hint="give shorter prompts, or a draft with a longer context",
+        )
+    if full:
+        say.warn(
+            f"{full} of {len(prompts)} prompts count nothing: they have {context} tokens or more, where the "
+            "context of target or draft ends"
+        )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt to measure on, its ids, and the seed of its text."""
+
+    prompt: Prompt
+    ids: Sequence[int]
+    seed: int
+
+    def labelled(self, counts: PromptCounts, number: int, greedy: bool) -> PromptCounts:
+        """The counts of this prompt, which is the one of this `number`, so that they can be recognised."""
+        return replace(
+            counts,
+            prompt=number,
+            id=self.prompt.id,
+            digest=self.prompt.digest,
+            seed=None if greedy else self.seed,
+        )
+
+    def is_of(self, counts: PromptCounts) -> bool:
+        """Whether these are the counts of this prompt's text."""
+        return (counts.digest, counts.seed) in ((self.prompt.digest, self.seed), (self.prompt.digest, None))
+
+
 def _measure(
     session: Any,
-    prompts: list[list[int]],
+    prompts: Sequence[Asked],
     trials: Any,
     estimator: str,
-    seed: int,
     journal: Journal,
+    force: bool,
     say: Commentary,
 ) -> list[PromptCounts]:
     """Counts of every prompt; those that the journal has are not measured again."""
@@ -170,32 +254,53 @@ def _measure(
     from sequoia_cli.measure.acceptance import on_policy, teacher_forced
 
     estimate = on_policy if estimator == "on-policy" else teacher_forced
-    samples = [PromptCounts.from_entry(entry) for entry in journal.entries]
-    if samples:
-        say.note(f"continuing an interrupted run: {len(samples)} of {len(prompts)} prompts are done")
-    with say.progress(TextColumn("{task.fields[rate]}")) as bar:
-        task = bar.add_task("prompts", total=len(prompts), completed=len(samples), rate="")
-        for index in range(len(samples), len(prompts)):
-            counts = estimate(
-                session.target,
-                session.drafts[0],
-                prompts[index],
-                trials,
-                index=index,
-                eos_ids=session.eos_ids,
-                generator=torch.Generator().manual_seed(seed),
-            )
-            journal.add(entry := counts.to_entry())
-            samples.append(PromptCounts.from_entry(entry))  # as a resumed run would read it
-            rate, error = pooled_rate(samples, rank=0)
+    greedy = trials.sampling.greedy
+    finished = _finished(prompts, journal, force)
+    if finished:
+        say.note(f"continuing an interrupted run: {len(finished)} of {len(prompts)} prompts are done")
+    with say.progress(TextColumn("{task.fields[rate]}", markup=False)) as bar:
+        task = bar.add_task("prompts", total=len(prompts), completed=len(finished), rate="")
+        for number, asked in enumerate(prompts):
+            if number in finished:
+                continue
+            with memory_for(f"prompt {asked.prompt.id} of {len(asked.ids)} tokens, {trials.depths} layers"):
+                counts = estimate(
+                    session.target,
+                    session.drafts[0],
+                    asked.ids,
+                    trials,
+                    index=number,
+                    eos_ids=session.eos_ids,
+                    generator=torch.Generator().manual_seed(asked.seed),
+                )
+            journal.add(entry := asked.labelled(counts, number, greedy).to_entry())
+            finished[number] = PromptCounts.from_entry(entry)  # as a resumed run would read it
+            rate, error = pooled_rate(list(finished.values()), rank=0)
             bar.update(task, advance=1, rate=f"p_1 {rate:.3f} ± {error:.3f}")
-    return samples
+    return [finished[number] for number in range(len(prompts))]
 
 
-def _merged(paths: list[str], record: dict[str, Any]) -> AcceptanceRates:
-    from dataclasses import replace
+def _finished(prompts: Sequence[Asked], journal: Journal, force: bool) -> dict[int, PromptCounts]:
+    """What the journal has of these prompts, by number. Raises `BadInput` for others, if not `force`."""
+    from sequoia_cli.core.rates import PromptCounts
 
+    kept = [PromptCounts.from_entry(entry) for entry in journal.entries]
+    found: dict[int, PromptCounts] = {}
+    for number, asked in enumerate(prompts):
+        if (same := next((counts for counts in kept if asked.is_of(counts)), None)) is not None:
+            kept.remove(same)
+            found[number] = asked.labelled(same, number, same.seed is None)
+    if kept and not force:
+        raise BadInput(
+            f"{journal.path} holds {len(kept)} finished prompts that are not among those asked for",
+            hint="ask for these too, choose another path with -o, or drop them with --force",
+        )
+    return found
+
+
+def _merged(paths: list[str], say: Commentary) -> AcceptanceRates:
     from sequoia_cli.core.artifact import read_document
+    from sequoia_cli.core.merging import merged
     from sequoia_cli.core.rates import AcceptanceRates
 
     if len(paths) < 2:
@@ -210,12 +315,18 @@ def _merged(paths: list[str], record: dict[str, Any]) -> AcceptanceRates:
         rates = AcceptanceRates.from_document(document)
         if not rates.samples:
             raise BadInput(f"{path} has no counts, only p; counts are needed to merge")
+        before = total
         try:
-            total = rates if total is None else total.merged(rates)
+            total = rates if before is None else merged(before, rates)
         except BadInput as error:
             raise BadInput(f"{path} does not add up: {error.message}", error.hint) from None
+        known = (len(before.samples) if before else 0) + len(rates.samples) - len(total.samples)
+        if known:
+            say.note(f"{path}: {known} of {len(rates.samples)} prompts are counted already and left out")
+        if known < len(rates.samples) and not all(sample.digest for sample in rates.samples):
+            say.warn(f"{path} does not say which prompts it counted: those of other files may count twice")
     assert total is not None
-    return replace(total, record=record)
+    return total
 
 
 def _show(result: AcceptanceRates, say: Commentary) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -18,7 +19,10 @@ from sequoia_cli.cli.compile import compile_command
 from sequoia_cli.cli.distill import distill_command
 from sequoia_cli.cli.generate import generate_command
 from sequoia_cli.cli.profile import profile_command
-from sequoia_cli.errors import SequoiaError, out_of_memory
+from sequoia_cli.cli.streams import prepare_streams
+from sequoia_cli.errors import OutOfMemory, SequoiaError, bounded, out_of_memory
+
+_LESS_MEMORY = "a smaller model, tree, prompt or --max-new-tokens needs less"
 
 
 class _Commands(TyperGroup):
@@ -28,21 +32,36 @@ class _Commands(TyperGroup):
         """Run the command that was asked for; an error ends in a message and its exit code."""
         try:
             return super().invoke(ctx)
+        except OutOfMemory as error:
+            _exit(1, error.message, _LESS_MEMORY)
         except SequoiaError as error:
-            _exit(error.exit_code, f"sequoia: {error.message}", error.hint)
+            _exit(error.exit_code, error.message, error.hint)
         except KeyboardInterrupt:
-            _exit(130, "sequoia: interrupted")
+            _exit(130, "interrupted")
         except BrokenPipeError:
             # The reader has gone, as with `| head`: nothing to report, and nothing more to flush at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _exit(0)
-        except (MemoryError, RuntimeError) as error:
-            message = out_of_memory(error)
-            if message is None:
+        except Exception as error:
+            # What typer raises, such as a usage error, has an exit code of its own; typer prints it.
+            if hasattr(error, "exit_code") or isinstance(error, typer.Abort):
                 raise
-            _exit(1, f"sequoia: {message}", "a smaller model, tree or --max-new-tokens needs less")
-        except OSError as error:
-            _exit(1, f"sequoia: {error.filename or 'file system'}: {error.strerror or error}")
+            if os.environ.get("SEQUOIA_DEBUG"):
+                raise
+            _exit(1, *_described(error))
+
+
+def _described(error: Exception) -> tuple[str, str | None]:
+    """An error that no command foresaw, as a message and a hint."""
+    if message := out_of_memory(error):
+        return message, _LESS_MEMORY
+    if isinstance(error, OSError):
+        return f"{error.filename or 'file system'}: {error.strerror or error}", None
+    reason = " ".join(str(error).split())
+    return (
+        f"unexpected {type(error).__name__}: {bounded(reason, 300)}",
+        "SEQUOIA_DEBUG=1 in the environment shows where; please report it with the command",
+    )
 
 
 app = typer.Typer(
@@ -85,16 +104,20 @@ app.command("check")(check_command)
 
 def main() -> None:
     """Run the command and exit: 0 done, 1 failed, 2 bad usage or input, 3 check failed, 130 interrupted."""
-    # A terminated run keeps what it finished, just as an interrupted one does.
+    # A terminated run keeps what it finished, just as an interrupted one does; so does one whose terminal
+    # goes away, unless it is to outlive it (nohup).
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal's encoding must not end a run
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    prepare_streams()
     app()
 
 
-def _exit(code: int, *lines: str | None) -> NoReturn:
-    for line in lines:
-        if line:
-            print(line, file=sys.stderr)
+def _exit(code: int, message: str | None = None, hint: str | None = None) -> NoReturn:
+    with suppress(OSError):  # a terminal that is gone
+        if message:
+            print(f"sequoia: {message}", file=sys.stderr)
+        if hint:
+            print(hint, file=sys.stderr)
+        sys.stderr.flush()
     sys.exit(code)

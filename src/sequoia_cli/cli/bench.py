@@ -32,14 +32,20 @@ def bench_command(
     ] = BASELINE,
     prompts: Annotated[
         str | None,
-        typer.Option("--prompts", metavar="SOURCE", help="As acceptance takes them; else the built-in ones."),
+        typer.Option(
+            "--prompts",
+            metavar="SOURCE",
+            help="As acceptance takes them; else the built-in ones that it does not use unless told to.",
+        ),
     ] = None,
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Use the first N prompts.")] = 8,
+    limit: Annotated[int, typer.Option("--limit", help="Use N prompts; below 6 there are no intervals.")] = 8,
+    skip: options.Skip = None,
+    skip_bad: options.SkipBad = False,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
     ] = 64,
-    rounds: Annotated[int, typer.Option("--rounds", help="Times that each engine has each prompt.")] = 3,
+    rounds: Annotated[int, typer.Option("--rounds", help="Repetitions of each prompt per engine.")] = 3,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
@@ -54,16 +60,23 @@ def bench_command(
         typer.Option(
             "--gguf",
             metavar="PATH",
-            help="The target for engines that read GGUF; the default target has one.",
+            help="The target for engines that read GGUF. The default target has one with the same weights: "
+            "it was published as that file, and its values are what the other engines load.",
         ),
     ] = None,
     assistant: Annotated[
         str | None,
-        typer.Option("--assistant", metavar="MODEL", help="Draft for assisted generation; else --draft."),
+        typer.Option(
+            "--assistant", metavar="MODEL", help="Draft for assisted generation; else the first --draft."
+        ),
     ] = None,
     python: Annotated[
         list[str] | None,
-        typer.Option("--python", metavar="ENGINE=PATH", help="Run an engine with another interpreter."),
+        typer.Option(
+            "--python",
+            metavar="ENGINE=PATH",
+            help="Run an engine, and others of its package, with another interpreter.",
+        ),
     ] = None,
     target: options.Target = options.DEFAULT_TARGET,
     draft: options.Drafts = None,
@@ -81,9 +94,11 @@ def bench_command(
 ) -> None:
     """Compare this engine with others, each in a process of its own.
 
-    All have the same prompts, budget and ends of text, and take turns, so that a
-    slow minute of the machine hits all of them. Loading and prefill are reported
-    beside the speeds, not in them. Engines that are not installed are named and left out.
+    All have the same prompts, budget, seeds and ends of text, and take turns, so that
+    a slow minute of the machine hits all of them. Loading and prefill are reported
+    beside the speeds, not in them. Engines that are not installed are named and left out,
+    as are prompts too long for one of them. The prompts are not those that trees are
+    compiled on, unless --prompts or --skip say so.
 
         sequoia bench --limit 8 --max-new-tokens 64 -o bench.yaml
 
@@ -91,27 +106,54 @@ def bench_command(
     """
     from sequoia_cli.bench.engines import ENGINES
     from sequoia_cli.cli import bench_report, bench_scaling
-    from sequoia_cli.cli.bench_inputs import best_chain, chosen_engines, gguf_file, interpreters
+    from sequoia_cli.cli.bench_inputs import (
+        best_chain,
+        chosen_engines,
+        gguf_file,
+        interpreters,
+        prompts_that_fit,
+        smallest_context,
+    )
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.cli.files import publish, record
+    from sequoia_cli.cli.files import publish, record, reserved
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_tree
-    from sequoia_cli.core.artifact import Output, render
-    from sequoia_cli.measure.prompts import load_prompts
+    from sequoia_cli.core.artifact import render
+    from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     options.at_least(
-        {"--limit": (limit, 1), "--max-new-tokens": (max_new_tokens, 2), "--rounds": (rounds, 1)}
+        {
+            "--limit": (limit, 1),
+            "--skip": (skip, 0),
+            "--max-new-tokens": (max_new_tokens, 2),
+            "--rounds": (rounds, 1),
+        }
     )
     names = chosen_engines(engines or (bench_scaling.DEFAULT_ENGINES if scaling else None), list(ENGINES))
-    if scaling and prompts is not None:
-        raise BadInput("--scaling has prompts of its own, of many lengths, and --prompts is given")
+    if scaling:
+        options.refuse_idle(
+            context,
+            "--scaling has prompts of its own, of many lengths, and no baseline",
+            "prompts column limit skip skip_bad baseline",
+        )
     if not scaling and baseline not in names:
         raise BadInput(f"--baseline is {baseline}; expected one of {', '.join(names)}")
     pythons = interpreters(python or [], list(ENGINES))
-    place = Output(output, force=force) if output is not None else None
+    for used, reason, flag in (
+        (any(ENGINES[name].reads_gguf for name in names), "none of these engines reads GGUF", "gguf"),
+        ("assisted" in names, "none of these engines takes an assistant", "assistant"),
+        (pythons.keys() <= set(names), "an engine of --python is none of these", "python"),
+    ):
+        if not used:
+            options.refuse_idle(context, f"{reason} ({', '.join(names)})", flag)
+    place = reserved(context, output, force=force) if output is not None else None
     plan = read_tree(tree, say)
-    asked = None if scaling else load_prompts(prompts, limit=limit, column=column)
-    sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say)
+    first = skip if skip is not None else BUILTIN_FOR_COMPILING if prompts is None else 0
+    asked = None
+    if not scaling:
+        asked = load_prompts(prompts, limit=limit, skip=first, column=column, skip_bad=skip_bad)
+        say.notes(asked.notes)
+    sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say, verifier)
     import torch
 
     from sequoia_cli.bench.prompts import describe_target
@@ -121,13 +163,18 @@ def bench_command(
     drafts = tuple(distinct_drafts(draft))
     verifier_named(verifier).check_drafts(len(drafts))
     described = describe_target(target, trust_remote_code, say.note)
+    encoded: tuple[tuple[int, ...], ...] = ()
+    left_out: list[str] = []
+    if asked is not None:
+        most = smallest_context(described, assistant or drafts[0], names, trust_remote_code)
+        asked, encoded, left_out = prompts_that_fit(asked, described, most, max_new_tokens, say)
     work = Work(
         target=target,
         folder=described.folder,
         drafts=drafts,
         device=device,
         dtype=dtype,
-        prompts=described.encode(asked.prompts) if asked else (),
+        prompts=encoded,
         eos_ids=described.eos_ids,
         max_new_tokens=max_new_tokens,
         sampling=sampling,
@@ -151,11 +198,11 @@ def bench_command(
     else:
         outcomes, interrupted = _compare(names, work, rounds, pythons, say)
         rows = bench_report.summarised(outcomes, baseline)
-        found = bench_report.document(rows, asked, baseline)
+        found = bench_report.document(rows, asked, left_out, baseline)
         shown = bench_report.tables(rows, len(asked.prompts), baseline)
     for table in shown:
         say.show(table)
-    for line in bench_report.missing(outcomes):
+    for line in [*bench_report.missing(outcomes), *bench_report.footnotes(outcomes, target, gguf)]:
         say.note(line)
     packages = {key: value for outcome in outcomes for key, value in outcome.packages.items()}
     data = {**bench_report.header(work, rounds), **found, **record(context, packages, say.warnings)}
@@ -176,7 +223,9 @@ def _compare(
     from sequoia_cli.bench.runner import Interrupted, compare
 
     with say.progress() as bar:
-        task = bar.add_task("engines", total=len(names) * (1 + rounds * len(work.prompts)))
+        task = bar.add_task(
+            "engines", total=len(names) * (1 + len(work.warm_up) + rounds * len(work.prompts))
+        )
 
         def show(what: str) -> None:
             bar.update(task, description=what, advance=1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +13,10 @@ from sequoia_cli.cli import options
 from sequoia_cli.errors import BadInput
 
 if TYPE_CHECKING:
+    from sequoia_cli.bench.prompts import Described
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.core.plan import TreePlan
+    from sequoia_cli.measure.prompts import PromptSet
 
 
 def chosen_engines(given: str | None, known: Sequence[str]) -> list[str]:
@@ -28,8 +32,53 @@ def chosen_engines(given: str | None, known: Sequence[str]) -> list[str]:
     return names
 
 
+def smallest_context(
+    described: Described, assistant: str, engines: Sequence[str], trust_remote_code: bool
+) -> int:
+    """Tokens that a text may have with every engine: the target's context, and that of a model that assists.
+
+    This project's engine needs no more: where a draft's context ends, it goes on without that draft.
+    """
+    from sequoia_cli.bench.prompts import assistant_context
+
+    own = assistant_context(assistant, trust_remote_code) if "assisted" in engines else None
+    return described.context_limit if own is None else min(own, described.context_limit)
+
+
+def prompts_that_fit(
+    asked: PromptSet,
+    described: Described,
+    context: int,
+    new_tokens: int,
+    say: Commentary,
+) -> tuple[PromptSet, tuple[tuple[int, ...], ...], list[str]]:
+    """The prompts that all engines can answer within `context`, their ids, and the names of the others.
+
+    Raises `BadInput` where there are no others.
+    """
+    encoded = described.encode(asked.prompts)
+    room = context - new_tokens
+    fitting = [(prompt, ids) for prompt, ids in zip(asked.prompts, encoded, strict=True) if len(ids) <= room]
+    beyond = [(prompt, ids) for prompt, ids in zip(asked.prompts, encoded, strict=True) if len(ids) > room]
+    named = ", ".join(f"prompt {prompt.id} ({len(ids)} tokens)" for prompt, ids in beyond)
+    reason = f"with {new_tokens} new tokens more than the {context} of the smallest context"
+    if not fitting:
+        raise BadInput(
+            f"no prompt of {asked.name} fits: {named}; {reason}", hint="give fewer --max-new-tokens"
+        )
+    if beyond:
+        say.note(f"left out for all engines: {named}; {reason}")
+    kept = replace(asked, prompts=tuple(prompt for prompt, _ in fitting))
+    return kept, tuple(ids for _, ids in fitting), [prompt.id for prompt, _ in beyond]
+
+
 def interpreters(given: Sequence[str], engines: Sequence[str]) -> dict[str, str]:
-    """Programs by engine, from --python ENGINE=PATH. Raises `BadInput` for what is none."""
+    """Programs by engine, from --python ENGINE=PATH; one serves all engines of its package.
+
+    Raises `BadInput` for what is none.
+    """
+    from sequoia_cli.bench.engines import ENGINES
+
     found = {}
     for entry in given:
         engine, equals, path = entry.partition("=")
@@ -37,14 +86,15 @@ def interpreters(given: Sequence[str], engines: Sequence[str]) -> dict[str, str]
             raise BadInput(
                 f"--python is '{entry}'; expected ENGINE=PATH with an engine of {', '.join(engines)}"
             )
-        program = shutil.which(str(Path(path).expanduser()))
+        program = shutil.which(os.path.expanduser(path))
         if program is None:
             raise BadInput(
                 f"--python {engine}: there is no program '{path}'",
                 hint=f"a virtual environment that has {engine} has one as bin/python",
             )
         found[engine] = program
-    return found
+    shared = {ENGINES[engine].needs: program for engine, program in found.items() if ENGINES[engine].needs}
+    return {name: shared[ENGINES[name].needs] for name in engines if ENGINES[name].needs in shared} | found
 
 
 def gguf_file(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sequoia_cli.bench.work import Work
     from sequoia_cli.measure.prompts import PromptSet
 
-SCHEMA = "sequoia-bench/1"
+SCHEMA = "sequoia-bench/2"
 
 #: The engine that the others' greedy texts are compared with.
 REFERENCE = "plain"
@@ -35,10 +35,18 @@ def summarised(outcomes: Sequence[Outcome], baseline: str) -> list[tuple[Outcome
     return list(zip(outcomes, summaries(outcomes, baseline, REFERENCE), strict=True))
 
 
-def document(rows: Sequence[tuple[Outcome, Summary]], prompts: PromptSet, baseline: str) -> dict[str, Any]:
-    """What came of a comparison, with every sample."""
+def document(
+    rows: Sequence[tuple[Outcome, Summary]], prompts: PromptSet, left_out: Sequence[str], baseline: str
+) -> dict[str, Any]:
+    """The result of a comparison, with every sample; `left_out` names the prompts too long for an engine."""
     return {
-        "prompts": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
+        "prompts": {
+            "name": prompts.name,
+            "prompts": len(prompts.prompts),
+            "digest": prompts.digest,
+            "ids": [prompt.id for prompt in prompts.prompts],
+            "left_out": list(left_out),
+        },
         "baseline": baseline,
         "engines": [_engine(outcome, summary) for outcome, summary in rows],
     }
@@ -47,6 +55,7 @@ def document(rows: Sequence[tuple[Outcome, Summary]], prompts: PromptSet, baseli
 def _engine(outcome: Outcome, summary: Summary) -> dict[str, Any]:
     if outcome.unavailable:
         return {"engine": outcome.engine, "unavailable": outcome.unavailable}
+    interval = summary.ratio.interval if summary.ratio else None
     found = {
         "engine": outcome.engine,
         "packages": outcome.packages,
@@ -55,7 +64,8 @@ def _engine(outcome: Outcome, summary: Summary) -> dict[str, Any]:
         "tokens_per_second": summary.tokens_per_second,
         "tokens_per_step": summary.tokens_per_step,
         "first_token_seconds": summary.first_token_seconds,
-        "ratio": [summary.ratio.value, summary.ratio.low, summary.ratio.high] if summary.ratio else None,
+        "ratio": summary.ratio.value if summary.ratio else None,
+        "ratio_interval": list(interval) if interval else None,
         "differing_prompts": summary.differing if summary.differing is None else list(summary.differing),
         "samples": [sample.to_dict() for sample in outcome.samples],
     }
@@ -65,8 +75,9 @@ def _engine(outcome: Outcome, summary: Summary) -> dict[str, Any]:
 def tables(rows: Sequence[tuple[Outcome, Summary]], prompts: int, baseline: str) -> list[Table]:
     """Speeds, and what lies beside them."""
     speeds = plain_table(
-        f"decoding, medians over {prompts} prompts; ratios to {baseline} in the same round",
-        *("engine", "tokens/s", "ratio", "95% interval", "tokens/step", "texts differ"),
+        f"decoding, medians over {prompts} prompts; ratios to {baseline} in the same round, "
+        "with intervals of at least 95%",
+        *("engine", "tokens/s", "ratio", "interval", "tokens/step", "texts differ"),
     )
     beside = plain_table("beside it", "engine", "first token, ms", "loading, s", "peak memory, MB")
     for outcome, found in rows:
@@ -77,7 +88,7 @@ def tables(rows: Sequence[tuple[Outcome, Summary]], prompts: int, baseline: str)
             outcome.engine,
             number(found.tokens_per_second, ".1f"),
             number(ratio.value if ratio else None, ".2f"),
-            f"{ratio.low:.2f} to {ratio.high:.2f}" if ratio else "",
+            "{:.2f} to {:.2f}".format(*ratio.interval) if ratio and ratio.interval else "",
             number(found.tokens_per_step, ".2f"),
             "" if found.differing is None else str(len(found.differing)),
         )
@@ -92,8 +103,26 @@ def tables(rows: Sequence[tuple[Outcome, Summary]], prompts: int, baseline: str)
 
 def missing(outcomes: Sequence[Outcome]) -> list[str]:
     """What was not measured, or not to the end, and why; each reason once."""
-    reasons = [(outcome.engine, outcome.failed or outcome.unavailable) for outcome in outcomes]
-    return list(dict.fromkeys(f"{engine}: {reason}" for engine, reason in reasons if reason))
+    lines = [f"{outcome.engine}: {outcome.failed}" for outcome in outcomes if outcome.failed]
+    lines += [
+        f"{outcome.engine}: left out: {outcome.unavailable}" for outcome in outcomes if outcome.unavailable
+    ]
+    return list(dict.fromkeys(lines))
+
+
+def footnotes(outcomes: Sequence[Outcome], target: str, gguf: str | None) -> list[str]:
+    """What the engines that read GGUF ran, where some did."""
+    from sequoia_cli.bench.engines import ENGINES
+
+    readers = [each.engine for each in outcomes if each.samples and ENGINES[each.engine].reads_gguf]
+    if not readers:
+        return []
+    if gguf is not None:
+        return [f"{', '.join(readers)}: ran {gguf}; whether that has the target's weights was not checked"]
+    return [
+        f"{', '.join(readers)}: the same weights as the other engines; {target} was published as this 4-bit "
+        "GGUF file, and the others run its values in a wider format"
+    ]
 
 
 def number(value: float | None, style: str, unit: float = 1) -> str:

@@ -42,7 +42,7 @@ def measure(
     runs = (len(LENGTHS) - len(beyond)) * len(engines) + len(SIZES) * ("tree" in engines)
     found: list[Point] = []
     with say.progress() as bar:
-        task = bar.add_task("engines", total=runs * (1 + rounds))
+        task = bar.add_task("engines", total=runs * (2 + rounds))  # loading, warm-up and rounds
 
         def show(what: str) -> None:
             bar.update(task, description=what, advance=1)

@@ -1,4 +1,4 @@
-"""`sequoia check`: whether the text is the target's own, put to the target itself."""
+"""`sequoia check`: whether the text is the target's own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from sequoia_cli.cli import options
 from sequoia_cli.errors import BadInput, CheckFailed
 
 if TYPE_CHECKING:
-    from sequoia_cli.check.run import Check
+    from sequoia_cli.check.run import Check, Prompted
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.measure.session import Session
 
 
 def check_command(
+    context: typer.Context,
     tree: Annotated[
         str | None,
         typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
@@ -33,11 +34,12 @@ def check_command(
     ] = False,
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
     limit: Annotated[int, typer.Option("--limit", help="Use the first N prompts.")] = 8,
+    skip_bad: options.SkipBad = False,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
     ] = 64,
     samples: Annotated[
-        int, typer.Option("--samples", help="Texts begun behind each of the prompts whose law is tested.")
+        int, typer.Option("--samples", help="Texts sampled from each of three prompts.")
     ] = 400,
     temperature: Annotated[
         float,
@@ -45,6 +47,14 @@ def check_command(
             "--temperature", "-T", help="Of the sampling part; 0 leaves it out. Greedy always runs."
         ),
     ] = 1.0,
+    smallest_deviation: Annotated[
+        float,
+        typer.Option(
+            "--smallest-deviation",
+            metavar="FRACTION",
+            help="Fail where a first token with so much of its mass moved could have been missed.",
+        ),
+    ] = 0.25,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     draft_temperature: options.DraftTemperature = None,
@@ -65,12 +75,13 @@ def check_command(
 ) -> None:
     """Check that the text is the target's own, greedy and sampled.
 
-    Texts are written with the tree, and the target reads them: its library's own
-    forward over each whole text, and the same weights in a wider dtype, judge every
-    token. Then many texts are begun anew behind a few prompts, and what came is
-    tested against the target's exact law. Wrong programs go through the same tests,
-    and have to fail them. Exit 3 where the text is not the target's, or where the
-    check could not have seen that. Holds the target's weights three times.
+    Texts are written with the tree. Every token is compared with transformers' own
+    forward over the whole text, and with the same weights in a wider dtype. One
+    prompt is longer than a prefill piece. Then a few prompts are sampled many times,
+    and the tokens are tested against the distribution of transformers' own warpers.
+    A right program fails these tests once in 10,000 runs. Exit 3 where the text is
+    not the target's, or where the check could not have found a deviation of
+    --smallest-deviation. Holds the target's weights three times.
 
         sequoia check --dtype float32
 
@@ -83,22 +94,30 @@ def check_command(
     options.at_least(
         {"--max-new-tokens": (max_new_tokens, 2), "--samples": (samples, 100), "--limit": (limit, 1)}
     )
+    if not 0 < smallest_deviation <= 1:
+        raise BadInput(f"--smallest-deviation is {smallest_deviation}; expected a number above 0 and up to 1")
     drafts = distinct_drafts(draft)
     plan = read_tree(tree, say)
     if plan.tree.size == 1:
         raise BadInput("the tree is the root alone, plain decoding: nothing to check", hint="give a --tree")
     own = builtin or not (prompt or prompts or (tree != "-" and stdin_holds_text()))
-    asked = read_prompts(prompt, prompts, own, column, limit, stdin_taken=tree == "-")
-    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
+    asked = read_prompts(prompt, prompts, own, column, limit, say, skip_bad=skip_bad, stdin_taken=tree == "-")
+    sampling, draft_sampling = options.samplings(
+        temperature, top_k, top_p, draft_temperature, seed, say, verifier
+    )
+
+    if sampling.greedy:
+        options.note_idle(context, "--temperature 0 leaves out the sampled part", "samples", say)
 
     from sequoia_cli.engine.verifiers import verifier_named
 
     rule = verifier_named(verifier)
     rule.check_drafts(len(drafts))
 
+    from sequoia_cli.check.conventions import wrong_eos_ids, wrong_prompt
+    from sequoia_cli.check.findings import Findings
     from sequoia_cli.check.reference import OwnForward
     from sequoia_cli.check.run import Check, Prompted, Subject
-    from sequoia_cli.check.verdict import Verdict
     from sequoia_cli.cli.check_report import document
     from sequoia_cli.cli.check_tables import summary
     from sequoia_cli.measure.session import PLAIN, open_session
@@ -118,8 +137,16 @@ def check_command(
         )
 
     session = opened(drafts, forward, say)
-    # What makes a model fast changes it for good; the target that judges is as its library runs it.
-    judge = session if forward == PLAIN else opened([], PLAIN, Commentary(quiet=True))
+    # What makes a model fast changes it for good; the reference is as transformers runs it.
+    reference = session if forward == PLAIN else opened([], PLAIN, Commentary(quiet=True))
+    prompted = [Prompted(one.id, session.encode(one, raw=raw)) for one in asked]
+    wrong = [
+        f"prompt {one.id}: {line}"
+        for one, own in zip(asked, prompted, strict=True)
+        if (line := wrong_prompt(session.tokenizer, one.content, own.ids, raw=raw))
+    ]
+    if ends := wrong_eos_ids(reference.target.model, session.eos_ids):
+        wrong.append(ends)
     check = Check(
         Subject(
             session.target,
@@ -130,30 +157,47 @@ def check_command(
             session.eos_ids,
             rule,
         ),
-        OwnForward(judge.target.model),
-        [Prompted(one.id, session.encode(one, raw=raw)) for one in asked],
+        OwnForward(reference.target.model),
+        _with_long(prompted, session.target.context_limit - max_new_tokens, say),
         max_new_tokens,
         samples,
         seed,
+        wrong,
     )
     interrupted = _run(check, say)
-    verdict = Verdict(check)
+    found = Findings(check)
     if json:
-        typer.echo(document(verdict, session, say.warnings, finished=not interrupted), nl=False)
-    for item in summary(verdict, session):
+        typer.echo(
+            document(found, session, say.warnings, smallest_deviation, finished=not interrupted), nl=False
+        )
+    for item in summary(found, session):
         say.show(item)
     if interrupted:
         raise KeyboardInterrupt
-    if verdict.failures:
+    if found.failures:
         raise CheckFailed(
-            f"the text is not the target's own: {'; '.join(verdict.failures)}",
+            f"the text is not the target's own: {'; '.join(found.failures)}",
             hint="this should not happen: please report it with the command and the models",
         )
-    if weak := [control.name for control in verdict.controls if not control.caught]:
+    if found.sampled and found.sees > smallest_deviation:
         raise CheckFailed(
-            f"nothing wrong was found, but neither would this have been: {'; '.join(weak)}",
-            hint="more --samples, other prompts or a higher --temperature give the check more power",
+            "not enough power: no difference found, but the test is too weak to find one of this size: "
+            f"{smallest_deviation:g} of the first token's mass (the smallest that it can find is "
+            f"{found.sees:.2g})",
+            hint="more --samples or other prompts give more power; --smallest-deviation sets the limit",
         )
+
+
+def _with_long(prompts: list[Prompted], most: int, say: Commentary) -> list[Prompted]:
+    """The prompts, with one of several prefill pieces."""
+    from sequoia_cli.check.run import long_prompt
+
+    try:
+        added = long_prompt(prompts, most)
+    except ValueError as error:
+        say.note(f"the second prefill piece is not checked: {error}")
+        return prompts
+    return [*prompts, added] if added else prompts
 
 
 def _run(check: Check, say: Commentary) -> bool:
@@ -161,18 +205,18 @@ def _run(check: Check, say: Commentary) -> bool:
     from itertools import chain
 
     many = check.subject.sampling is not None
-    total = len(check.prompts), check.samples * check.most_law_prompts if many else 0
+    total = len(check.prompts), check.samples * check.most_sampled_prompts if many else 0
     with say.progress() as bar:
         texts = bar.add_task("texts", total=total[0])
-        begun = bar.add_task("first steps", total=total[1], visible=many)
-        work = [(texts, check.check_texts()), *([(begun, check.sample())] if many else [])]
+        sampled = bar.add_task("samples", total=total[1], visible=many)
+        work = [(texts, check.check_texts()), *([(sampled, check.sample())] if many else [])]
         try:
             for task, _ in chain.from_iterable(((task, done) for done in part) for task, part in work):
                 bar.advance(task)
         except KeyboardInterrupt:
             say.warn(
                 f"interrupted: {len(check.ours)} of {total[0]} prompts are checked, "
-                f"{check.samples_done} of {total[1]} texts begun anew"
+                f"{check.samples_done} of {total[1]} texts are sampled"
             )
             return True
     return False

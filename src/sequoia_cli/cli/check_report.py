@@ -11,32 +11,39 @@ from typing import TYPE_CHECKING, Any
 from sequoia_cli.cli.console import is_utf8
 
 if TYPE_CHECKING:
+    from sequoia_cli.check.findings import Adjusted, Findings
     from sequoia_cli.check.texts import Checked, Difference
-    from sequoia_cli.check.verdict import Judged, Verdict
     from sequoia_cli.measure.session import Session
 
 SCHEMA = "sequoia-check/1"
 
 
-def document(verdict: Verdict, session: Session, warnings: list[str], *, finished: bool) -> str:
+def document(
+    findings: Findings, session: Session, warnings: list[str], smallest_deviation: float, *, finished: bool
+) -> str:
     """Conditions, texts token by token, every difference, every test with its counts, the controls."""
+    from sequoia_cli.check.findings import ALPHA
     from sequoia_cli.check.texts import SLACK
-    from sequoia_cli.check.verdict import ALPHA
 
-    check = verdict.check
+    check = findings.check
     body: dict[str, Any] = {
         "schema": SCHEMA,
         "finished": finished,
-        "passed": not verdict.failures,
-        "powerful": all(control.caught for control in verdict.controls),
-        "failures": verdict.failures,
-        "conditions": {**session.conditions, **_conditions(verdict)},
+        "passed": not findings.failures,
+        "powerful": not findings.sampled or findings.sees <= smallest_deviation,
+        "smallest_deviation": {
+            "limit": smallest_deviation,
+            "first_token": findings.sees if findings.sampled else None,
+            "by_test": findings.sees_by_test,
+        },
+        "failures": findings.failures,
+        "conditions": {**session.conditions, **_conditions(findings)},
         "slack": SLACK,
-        "texts": [{"way": way, **_text(text)} for way, texts in verdict.texts.items() for text in texts],
+        "texts": [{"way": way, **_text(text)} for way, texts in findings.texts.items() for text in texts],
         "differences": [_difference(one, session) for one in check.differences],
         "false_alarm_rate": ALPHA,
         "samples_done": check.samples_done,
-        "tests": [_test(one, len(verdict.tests)) for one in verdict.tests],
+        "tests": [_test(one) for one in findings.tests],
         "controls": [
             {
                 "name": one.name,
@@ -44,7 +51,7 @@ def document(verdict: Verdict, session: Session, warnings: list[str], *, finishe
                 "test": one.test.name if one.test else None,
                 "adjusted_p_value": one.adjusted,
             }
-            for one in verdict.controls
+            for one in findings.controls
         ],
         "seconds": {part: round(seconds, 3) for part, seconds in check.seconds.items()},
         "environment": session.environment,
@@ -58,8 +65,8 @@ def token_texts(session: Session, tokens: Sequence[int | None]) -> list[str | No
     return [None if token is None else session.tokenizer.decode([token]) for token in tokens]
 
 
-def _conditions(verdict: Verdict) -> dict[str, Any]:
-    check, subject = verdict.check, verdict.check.subject
+def _conditions(findings: Findings) -> dict[str, Any]:
+    check, subject = findings.check, findings.check.subject
     return {
         "tree": list(subject.tree.parents),
         "prompts": len(check.prompts),
@@ -91,20 +98,17 @@ def _difference(one: Difference, session: Session) -> dict[str, Any]:
     return {**asdict(one), **read}
 
 
-def _test(one: Judged, tests: int) -> dict[str, Any]:
-    from sequoia_cli.check.verdict import ALPHA
-
+def _test(one: Adjusted) -> dict[str, Any]:
     test = one.test
     return {
         "name": test.name,
         "prompt": test.prompt,
         "count": test.count,
-        "statistic": test.statistic,
-        "degrees": test.degrees,
+        "log_wealth": test.log_wealth,
         "p_value": test.p_value,
         "adjusted_p_value": one.adjusted,
         "passed": one.passed,
-        "sees_total_variation": test.detectable(ALPHA / tests),
+        "sees_total_variation": one.sees,
         "groups": [
             {"given": given, "cells": [[cell.token, cell.seen, cell.expected] for cell in cells]}
             for given, cells in test.cells.items()

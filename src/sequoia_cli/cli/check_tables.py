@@ -11,41 +11,43 @@ from sequoia_cli.cli.render import plain_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sequoia_cli.check.laws import Cell
-    from sequoia_cli.check.verdict import Control, Judged, Verdict
+    from sequoia_cli.check.betting import Cell
+    from sequoia_cli.check.findings import Adjusted, Control, Findings
     from sequoia_cli.measure.session import Session
 
 #: Outcomes of a first token that are shown.
 _SHOWN = 8
 
 
-def summary(verdict: Verdict, session: Session) -> Iterator[Table | str]:
-    """What was checked, what was found, and what would have been found."""
-    check = verdict.check
+def summary(findings: Findings, session: Session) -> Iterator[Table | str]:
+    """What was checked, what was found, and what could have been."""
+    check = findings.check
     if not check.ours:
         return
-    yield _texts(verdict, session)
+    yield _texts(findings, session)
     if check.differences:
-        yield _differences(verdict, session)
+        yield _differences(findings, session)
     else:
         yield f"all {len(check.ours)} greedy texts equal plain decoding's, id for id"
-    if verdict.tests:
-        yield _tests(verdict)
-        if first := next((one for one in verdict.tests if one.test.prompt), None):
+    if findings.tests:
+        yield _tests(findings)
+        if first := next((one for one in findings.tests if one.test.prompt and one.test.cells), None):
             yield _first_tokens(first, session)
-    for control in verdict.controls:
+    for control in findings.controls:
         yield f"control, {control.name}: {_caught(control)}"
-    yield _closing(verdict)
+    if findings.sampled:
+        yield f"the smallest deviation of the first token that this check could find: {findings.sees:.2g}"
+    yield _closing(findings)
 
 
-def _texts(verdict: Verdict, session: Session) -> Table:
+def _texts(findings: Findings, session: Session) -> Table:
     from sequoia_cli.check.texts import SLACK
 
     table = plain_table(
-        f"texts, read by the target's own forward in {session.conditions['dtype']} and in a wider dtype",
+        f"texts beside the target's own forward in {session.conditions['dtype']} and in a wider dtype",
         *("texts", "number", "tokens", "wrong tokens", "wrong logits", "off by", "wrong ends"),
     )
-    for way, texts in verdict.texts.items():
+    for way, texts in findings.texts.items():
         errors = [row.error / row.rounding for text in texts for row in text.rows]
         table.add_row(
             way,
@@ -61,12 +63,12 @@ def _texts(verdict: Verdict, session: Session) -> Table:
     return table
 
 
-def _differences(verdict: Verdict, session: Session) -> Table:
+def _differences(findings: Findings, session: Session) -> Table:
     table = plain_table(
-        "where greedy texts leave plain decoding's",
+        "where greedy texts first differ from plain decoding",
         *("prompt", "place", "tree", "plain", "top-2 gap", "below", "rounding", "verdict"),
     )
-    for one in verdict.check.differences:
+    for one in findings.check.differences:
         ours, plain = token_texts(session, one.tokens)
         table.add_row(
             one.prompt,
@@ -84,14 +86,15 @@ def _differences(verdict: Verdict, session: Session) -> Table:
     return table
 
 
-def _tests(verdict: Verdict) -> Table:
-    from sequoia_cli.check.verdict import ALPHA
+def _tests(findings: Findings) -> Table:
+    from sequoia_cli.check.betting import POWER
+    from sequoia_cli.check.findings import ALPHA
 
     table = plain_table(
-        f"{verdict.check.tally.tokens} sampled tokens beside their exact law",
+        f"{findings.check.tally.tokens} sampled tokens beside the distribution of transformers",
         *("test", "prompt", "tokens", "cells", "p", "adjusted", "sees"),
     )
-    for one in verdict.tests:
+    for one in findings.tests:
         test = one.test
         table.add_row(
             test.name,
@@ -100,19 +103,17 @@ def _tests(verdict: Verdict) -> Table:
             str(sum(map(len, test.cells.values())) or 2),
             f"{test.p_value:.2g}",
             f"{one.adjusted:.2g}" + ("" if one.passed else " WRONG"),
-            f"{test.detectable(ALPHA / len(verdict.tests)):.2f}",
+            f"{one.sees:.2f}" if one.sees < 1 else "none",
         )
-    table.caption = (
-        f"adjusted: for the number of tests, wrong at {ALPHA:g}; sees: the total variation from the law"
-    )
-    table.caption += " that the test finds in 99 of 100 cases"
+    table.caption = f"adjusted: for the number of tests, wrong at {ALPHA:g}; sees: the smallest total"
+    table.caption += f" variation that the test finds in {100 * POWER:g} of 100 runs"
     table.caption_justify = "left"
     return table
 
 
-def _first_tokens(one: Judged, session: Session) -> Table:
-    """The law that is easiest to look at."""
-    table = plain_table(f"behind prompt {one.test.prompt}", one.test.name, "came", "expected")
+def _first_tokens(one: Adjusted, session: Session) -> Table:
+    """The distribution that is easiest to look at."""
+    table = plain_table(f"after prompt {one.test.prompt}", one.test.name, "came", "expected")
     cells: Sequence[Cell] = next(iter(one.test.cells.values()))
     for cell in [*cells[:_SHOWN], *cells[_SHOWN:][-1:]]:
         name = "any other" if cell.token is None else repr(token_texts(session, [cell.token])[0])
@@ -127,10 +128,10 @@ def _caught(control: Control) -> str:
     return f"{caught} by '{control.test.name}', p = {control.adjusted:.1g}"
 
 
-def _closing(verdict: Verdict) -> str:
-    check = verdict.check
-    tokens = sum(len(text.token_ids) for texts in verdict.texts.values() for text in texts)
+def _closing(findings: Findings) -> str:
+    check = findings.check
+    tokens = sum(len(text.token_ids) for texts in findings.texts.values() for text in texts)
     line = f"{tokens} tokens of whole texts in {check.seconds['texts']:.0f} s"
-    if verdict.sampled:
-        line += f", {check.samples_done} texts begun anew in {check.seconds['samples']:.0f} s"
+    if findings.sampled:
+        line += f", {check.samples_done} sampled texts in {check.seconds['samples']:.0f} s"
     return line

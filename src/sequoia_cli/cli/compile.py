@@ -13,7 +13,7 @@ from sequoia_cli.cli.compile_limits import DEFAULT_BRANCH, DEFAULT_DEPTH
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.compile_inputs import Inputs
-    from sequoia_cli.compiler.choice import Choice
+    from sequoia_cli.compiler.choice import Choice, Confidence
 
 #: Left out of the command that a plan records: it has the digests of its inputs, wherever they lay, so that
 #: equal inputs give equal bytes.
@@ -91,54 +91,66 @@ def compile_command(
         sequoia compile --budget 64 -o - | sequoia generate --tree - --prompt "hi"
     """
     from sequoia_cli.cli.compile_inputs import read_inputs
-    from sequoia_cli.cli.compile_limits import check_shape, check_size, checked_limits
+    from sequoia_cli.cli.compile_limits import (
+        announce_tables,
+        check_size,
+        checked_limits,
+        fixed_shape,
+    )
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.compiler.shape_names import named_shape
+    from sequoia_cli.cli.files import reserved
 
     limits = checked_limits(budget, max_depth, max_branch, size)
-    fixed = named_shape(shape)
-    if fixed is not None:
-        check_shape(shape, fixed, context)
+    fixed = fixed_shape(shape, context)
     say = Commentary(quiet=quiet, progress=not no_progress)
     inputs = read_inputs(profile, acceptance, say)
     if size is not None and fixed is None:
         check_size(size, limits, inputs)
 
     from sequoia_cli.compiler.choose import choose
+    from sequoia_cli.compiler.confidence import Rechoose, assess
     from sequoia_cli.compiler.fixed import weigh
-    from sequoia_cli.core.artifact import Output, render
+    from sequoia_cli.core.artifact import render
     from sequoia_cli.core.paths import remember_latest
 
     what = re.sub("[:,]", "_", shape) if fixed else limits.budget
-    target = Output(output or f"trees/{inputs.name}_{what}.json", force=force, allow_same=True)
+    target = reserved(context, output or f"trees/{inputs.name}_{what}.json", force=force, allow_same=True)
+    rows = inputs.estimate.rows
     if fixed is None:
-        choice = choose(inputs.profile, inputs.rates.p, limits, size)
+        announce_tables(limits, inputs, say)
+        choice = choose(inputs.profile, rows, limits, size)
+        confidence = assess(choice, inputs.estimate, Rechoose(inputs.profile, limits, size))
         stated = asdict(limits) | ({} if size is None else {"size": size})
     else:
-        choice = weigh(inputs.profile, inputs.rates.p, fixed, shape)
+        choice = weigh(inputs.profile, rows, fixed, shape)
+        confidence = assess(choice, inputs.estimate)
         stated = {"shape": shape}
     for warning in choice.warnings:
         say.warn(warning)
-    text = render(_plan(context, choice, inputs, stated), "json")
+    text = render(_plan(context, choice, confidence, inputs, stated), "json")
     written = target.write(text)
     if json and not target.is_stdout:
         typer.echo(text, nl=False)
     # A baseline is to be compared with, not what this machine is to use from now on.
-    if not target.is_stdout and not inputs.shipped and fixed is None:
+    if not target.is_stream and not inputs.shipped and fixed is None:
         remember_latest("tree", target.path)
 
     from sequoia_cli.cli.compile_report import explanation, summary
 
     if explain:
-        for item in explanation(choice, inputs.rates.p):
+        for item in explanation(choice, confidence, rows):
             say.show(item)
-    say.note(summary(choice))
+    say.note(summary(choice, confidence))
     if not target.is_stdout:
         say.note(f"wrote {target.path}" if written else f"{target.path} is unchanged")
 
 
 def _plan(
-    context: typer.Context, choice: Choice, inputs: Inputs, stated: Mapping[str, Any]
+    context: typer.Context,
+    choice: Choice,
+    confidence: Confidence,
+    inputs: Inputs,
+    stated: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The document that is written: no time and no place in it, so that equal inputs give equal bytes."""
     from sequoia_cli import __version__
@@ -149,4 +161,4 @@ def _plan(
         record["warnings"] = warnings
     if choice.not_considered:
         record["notes"] = ["not considered: " + reason for reason in choice.not_considered]
-    return choice.plan({**inputs.described(), "limits": stated}, record).to_dict()
+    return choice.plan({**inputs.described(), "limits": stated}, record, confidence).to_dict()

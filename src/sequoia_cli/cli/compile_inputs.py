@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sequoia_cli.compiler.cost import check_first_times
+from sequoia_cli.compiler.cost import usable
+from sequoia_cli.compiler.estimate import Estimate
 from sequoia_cli.core.artifact import Document, read_document
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.paths import latest, shipped
@@ -25,14 +25,15 @@ Origin = Literal["given", "measured", "shipped"]
 
 @dataclass(frozen=True)
 class Inputs:
-    """A profile and rates, and the documents they were read from.
+    """A profile and rates, what the rates' counts say of them, and the documents they were read from.
 
     `name` is the profile's, for the output file; `shipped` tells whether one is not this machine's but the
-    project's; `warnings` tell where the two do not belong together.
+    project's; `warnings` tell where the two do not belong together, and what was assumed of them.
     """
 
     profile: HardwareProfile
     rates: AcceptanceRates
+    estimate: Estimate
     documents: dict[str, Document]
     name: str
     shipped: bool
@@ -45,11 +46,11 @@ class Inputs:
                 "digest": self.documents["profile"].digest,
                 "origin": self.profile.origin,
                 "device": self.profile.device,
-                "conditions": _plain(self.profile.conditions),
+                "conditions": dict(self.profile.conditions),
             },
             "acceptance": {
                 "digest": self.documents["acceptance"].digest,
-                "conditions": _plain(self.rates.conditions),
+                "conditions": dict(self.rates.conditions),
             },
         }
 
@@ -63,16 +64,17 @@ def read_inputs(profile: str | None, acceptance: str | None, say: Commentary) ->
     given = {"profile": profile, "acceptance": acceptance}
     picked = {kind: _pick(kind, path) for kind, path in given.items()}
     documents = {kind: read_document(path) for kind, (path, _) in picked.items()}
-    timed = HardwareProfile.from_document(documents["profile"])
-    check_first_times(timed, documents["profile"].source)
+    timed, assumed = usable(HardwareProfile.from_document(documents["profile"]), documents["profile"].source)
     rates = AcceptanceRates.from_document(documents["acceptance"])
+    estimate = Estimate.of(rates)
     inputs = Inputs(
         timed,
         rates,
+        estimate,
         documents,
         "stdin" if profile == "-" else Path(picked["profile"][0]).stem,
         any(origin == "shipped" for _, origin in picked.values()),
-        _mismatches(timed, rates),
+        [*assumed, *estimate.warnings, *_mismatches(timed, rates)],
     )
     for kind, (path, origin) in picked.items():
         _say_default(kind, path, origin, timed, say)
@@ -93,15 +95,6 @@ def _pick(kind: str, given: str | None) -> tuple[str, Origin]:
     if (measured := latest(kind)) is not None:
         return str(measured), "measured"
     return str(shipped("profiles", SHIPPED[kind])), "shipped"
-
-
-def _plain(value: Any, levels: int = 8) -> Any:
-    """The value as JSON can hold it: YAML also has dates, keys that are no strings, and loops."""
-    if levels and isinstance(value, Mapping):
-        return {str(key): _plain(inner, levels - 1) for key, inner in value.items()}
-    if levels and isinstance(value, list):
-        return [_plain(inner, levels - 1) for inner in value]
-    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _say_default(kind: str, path: str, origin: Origin, profile: HardwareProfile, say: Commentary) -> None:

@@ -7,34 +7,72 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from sequoia_cli.cli.render import plain_table
-from sequoia_cli.compiler.choice import Candidate, Choice
+from sequoia_cli.compiler.choice import Candidate, Choice, Confidence, Lead
+from sequoia_cli.compiler.confidence import LEVEL
 from sequoia_cli.compiler.value import Rows, node_scores
 
+_UNKNOWN = Confidence()
 
-def summary(choice: Choice) -> str:
+
+def summary(choice: Choice, confidence: Confidence = _UNKNOWN) -> str:
     """The verdict in one line."""
     chosen = choice.chosen
     if len(choice.curve) == 1:
         return "plain decoding: no tree of two nodes or more was to be considered"
     if chosen.tree.size == 1:
         return "do not speculate: plain decoding is faster than every tree considered"
+    trusted = f"; {_ends(confidence.speedup)} at {LEVEL:.0%}" if confidence.speedup else ""
     return (
         f"{chosen.shape} of {chosen.tree.size} nodes in {chosen.tree.depth} layers: "
         f"{chosen.tokens_per_step:.2f} tokens per step of {_milliseconds(chosen.seconds.total)} ms, "
-        f"{choice.speedup(chosen):.2f} times plain decoding (predicted)"
+        f"{choice.speedup(chosen):.2f} times plain decoding (predicted{trusted})"
     )
 
 
-def explanation(choice: Choice, rows: Rows) -> Iterator[Table | str]:
-    """The tree by layer, its step by part, what it was chosen over, and the best tree of each size
-    where one was searched for."""
+def _ends(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.2f} to {interval[1]:.2f}"
+
+
+def explanation(choice: Choice, confidence: Confidence, rows: Rows) -> Iterator[Table | str]:
+    """The tree by layer, its step by part, what it was chosen over by how much, how far the counts carry, and
+    the best tree of each size where one was searched for."""
     yield _layers(choice.chosen, rows)
     yield _parts(choice)
-    yield _comparison(choice)
+    yield _comparison(choice, confidence)
+    for lead in confidence.leads:
+        yield _lead(lead)
+    if choice.chosen.tree.is_chains:
+        yield "the chosen tree is itself a chain, or several chains"
+    yield from _trust(choice, confidence)
     if choice.curve:
         yield _curve(choice)
     for reason in choice.not_considered:
         yield f"not considered: {reason}"
+
+
+def _lead(lead: Lead) -> str:
+    """How far the chosen tree leads a simple shape."""
+    name = "the best chain" if lead.shape == "chain" else f"the best k chains ({lead.shape})"
+    text = f"lead over {name}: {lead.share:.1%}"
+    if lead.interval:
+        text += f" ({lead.interval[0]:.1%} to {lead.interval[1]:.1%} at {LEVEL:.0%})"
+    return text + (", within the noise of the counts" if lead.within_noise else "")
+
+
+def _trust(choice: Choice, confidence: Confidence) -> Iterator[str]:
+    """What the intervals are of."""
+    if confidence.tokens_per_step and confidence.optimism is not None:
+        yield (
+            f"tokens per step: {choice.chosen.tokens_per_step:.2f}, {_ends(confidence.tokens_per_step)} at "
+            f"{LEVEL:.0%}"
+        )
+        over = f"{confidence.prompts} prompts" if confidence.prompts else "trials taken as independent"
+        yield (
+            f"the intervals are of the acceptance counts alone ({over}), and lower by the "
+            f"{confidence.optimism:.1%} that choosing the best by these counts flatters it"
+        )
+    elif choice.chosen.tree.size > 1:
+        yield "no intervals: the acceptance rates have no counts"
 
 
 def _layers(chosen: Candidate, rows: Rows) -> Table:
@@ -65,8 +103,9 @@ def _parts(choice: Choice) -> Table:
     return table
 
 
-def _comparison(choice: Choice) -> Table:
-    table = plain_table("chosen, and the runners-up", "shape", *_COLUMNS)
+def _comparison(choice: Choice, confidence: Confidence) -> Table:
+    interval = f" ({_ends(confidence.speedup)} times at {LEVEL:.0%})" if confidence.speedup else ""
+    table = plain_table(f"chosen{interval}, and the runners-up", "shape", *_COLUMNS)
     for candidate in (choice.chosen, *choice.runners_up):
         table.add_row(
             candidate.shape + (" (chosen)" if candidate is choice.chosen else ""),

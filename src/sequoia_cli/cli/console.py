@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress, ProgressColumn
+
+
+#: Data is shown as it is, wherever it stands: nothing in it is markup or the name of an emoji.
+_AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False}
 
 
 class Commentary:
@@ -21,23 +26,35 @@ class Commentary:
     """
 
     def __init__(self, *, quiet: bool = False, progress: bool = True) -> None:
-        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True, emoji=False)
+        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True, **_AS_IT_IS)
         self.warnings: list[str] = []
         #: Whether there are bars, of our own or of a download.
-        self.shows_progress = progress and not quiet and self.console.is_terminal
+        # FORCE_COLOR makes a file a terminal for rich, which then moves a cursor that is not there.
+        seen = self.console.is_interactive and _is_terminal(sys.stderr)
+        self.shows_progress = progress and not quiet and seen
 
     def note(self, text: str) -> None:
         """Something worth knowing: which default was chosen, what was written."""
-        self.console.print(text, markup=False, style="dim")
+        self._print(text, style="dim")
+
+    def notes(self, texts: Iterable[str]) -> None:
+        """Several of them."""
+        for text in texts:
+            self.note(text)
 
     def warn(self, text: str) -> None:
         """Something to act on; also kept for the JSON output."""
         self.warnings.append(text)
-        self.console.print(f"warning: {text}", markup=False, style="yellow")
+        self._print(f"warning: {text}", style="yellow")
 
     def show(self, item: RenderableType) -> None:
         """A table or a paragraph."""
-        self.console.print(item)
+        self._print(item)
+
+    def _print(self, item: RenderableType, style: str | None = None) -> None:
+        # A terminal that was closed takes no comments, and the data for stdout is still to come.
+        with suppress(OSError):
+            self.console.print(item, style=style)
 
     @contextmanager
     def progress(self, *columns: ProgressColumn) -> Iterator[Progress]:
@@ -45,7 +62,7 @@ class Commentary:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         shown = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             *columns,
             TimeElapsedColumn(),
@@ -58,6 +75,13 @@ class Commentary:
         )
         with shown:
             yield shown
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
 
 
 def is_utf8(stream: TextIO) -> bool:

@@ -61,6 +61,7 @@ def distill_command(
     ] = None,
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None,
+    skip_bad: options.SkipBad = False,
     temperature: Annotated[
         list[float] | None,
         typer.Option("--temperature", "-T", help="Of the answers; give it more than once; else 0, 0.6, 0.9."),
@@ -82,6 +83,7 @@ def distill_command(
     seed: options.Seed = 0,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    forward: options.Forward = options.DEFAULT_FORWARD,
     trust_remote_code: options.TrustRemoteCode = False,
     force: options.Force = False,
     json: options.Json = False,
@@ -91,9 +93,10 @@ def distill_command(
     """Train a draft for a target, on texts that the target writes itself.
 
     Works with no dataset: a chat model writes both sides of chats, a base model
-    writes from its start token. An interrupted run goes on where it stopped;
-    a training of other options is refused, or begins anew with --force.
-    Ends with what the draft will do on this machine.
+    writes from its start token. An interrupted run resumes where it stopped;
+    a training of other options is refused, or restarted with --force.
+    Ends with what the draft will do on this machine. Texts are written, and that
+    is measured, with the forward that generate uses: --forward names it.
 
         sequoia distill --target smollm2 -o drafts/mine
 
@@ -148,6 +151,7 @@ def distill_command(
         dataset=dataset,
         column=column,
         limit=limit,
+        skip_bad=skip_bad,
         temperatures=tuple(temperature or (0.0, 0.6, 0.9)),
         new_tokens=new_tokens,
         length=length,
@@ -161,6 +165,7 @@ def distill_command(
         seed=seed,
         device=device,
         dtype=dtype,
+        forward=forward,
         trust_remote_code=trust_remote_code,
         force=force,
     )
@@ -172,18 +177,12 @@ def distill_command(
 def _without_effect(context: typer.Context, inputs: Inputs) -> dict[str, list[str]]:
     """Options that were given and change nothing, by the reason."""
     idle = {
-        "there are no prompts without --dataset": ([] if inputs.dataset else ["column", "limit"]),
+        "there are no prompts without --dataset": ([] if inputs.dataset else ["column", "limit", "skip_bad"]),
         "--start goes on with a draft of its own kind": ["kind"] if inputs.start else [],
         "an independent draft predicts from its own states": (
             ["passes"] if inputs.kind == INDEPENDENT and not inputs.start else []
         ),
         "--epochs 0 trains nothing": [] if inputs.epochs else ["batch_tokens", "learning_rate", "passes"],
     }
-    given = {
-        option.name: max(option.opts, key=len)
-        for option in context.command.params
-        if (source := context.get_parameter_source(option.name or "")) is not None
-        and source.name == "COMMANDLINE"
-    }
-    found = {reason: [given[name] for name in names if name in given] for reason, names in idle.items()}
+    found = {reason: options.given(context, " ".join(names)) for reason, names in idle.items()}
     return {reason: flags for reason, flags in found.items() if flags}

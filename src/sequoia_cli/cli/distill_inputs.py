@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sequoia_cli.core.writing import reserve
 from sequoia_cli.errors import BadInput, SequoiaError
 
 #: Sizes of the draft's vocabulary that `--draft-vocab auto` measures; None is all.
@@ -32,6 +34,7 @@ class Inputs:
     dataset: str | None
     column: str | None
     limit: int | None
+    skip_bad: bool
     temperatures: tuple[float, ...]
     new_tokens: int
     length: int
@@ -45,6 +48,7 @@ class Inputs:
     seed: int
     device: str
     dtype: str
+    forward: str
     trust_remote_code: bool
     force: bool
 
@@ -110,6 +114,8 @@ class DraftFolder:
             self.begin()
             if not any(self.work.iterdir()):
                 self.work.rmdir()  # made again once there is something to keep
+            place = Path(os.path.realpath(path))
+            self._reservation = reserve(place, path, self)
         except OSError as error:
             raise BadInput(
                 f"{self.work} cannot be written: {error.strerror}", hint="choose another folder with -o"
@@ -131,6 +137,10 @@ class DraftFolder:
     def begin(self) -> None:
         """Make the folder of unfinished work."""
         self.work.mkdir(parents=True, exist_ok=True)
+
+    def release(self) -> None:
+        """Let other commands have the folder."""
+        self._reservation.release()
 
     def publish(self, finished: Mapping[str, Path]) -> None:
         """Put finished folders in place, by their names below this one (an empty name is this one itself).

@@ -73,7 +73,7 @@ def outlooks(
     conditions: Mapping[str, Any],
     on_piece: Callable[[], None] = lambda: None,
 ) -> list[Outlook]:
-    """The outlook of each draft, by the number of its ids.
+    """The outlook of each draft, by the number of its ids; models are run as they come (see `prepare`).
 
     All are timed in turn and share the target's times, so that the machine's pace favours none of them.
     `on_piece` is told `pieces(drafts, prompts)` times that a piece is done.
@@ -87,6 +87,7 @@ def outlooks(
     context = max(1, min(_CONTEXT, *(largest_context(target, draft) for draft in drafts.values())))
     true_of = {
         "estimator": "teacher-forced",
+        "forward": conditions["forward"],
         "temperature": sampling.temperature,
         "prompts": len(prompts),
         "max_new_tokens": NEW_TOKENS,
@@ -116,7 +117,7 @@ def _timed(
     pair: tuple[Sampling, Sampling],
     on_piece: Callable[[], None],
 ) -> dict[int, list[Samples]]:
-    """Times of each draft, by the number of its ids, behind `context` tokens; the drafts take turns."""
+    """Times of each draft, by the number of its ids, after `context` tokens; the drafts take turns."""
     from sequoia_cli.measure.latency import time_round
 
     tokens = [token for prompt in prompts for token in prompt]

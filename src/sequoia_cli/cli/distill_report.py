@@ -1,4 +1,4 @@
-"""What `sequoia distill` tells of the drafts it made: to a person, and in distillation.json."""
+"""What `sequoia distill` reports of the drafts it made: to a person, and in distillation.json."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def provenance(
 ) -> dict[str, Any]:
     """How draft `number` (from 0) came to be, and what it was worth on the machine it was made on.
 
-    Of a draft behind others, held-out texts say how it does where all of those are wrong: the key says so.
+    Of a draft after others, held-out texts say how it does where all of those are wrong: the key says so.
     """
     from sequoia_cli.measure.session import packages
 
@@ -41,7 +41,8 @@ def provenance(
     return {
         "schema": _SCHEMA,
         **record(context, packages(), []),
-        "conditions": dict(session.conditions),
+        # A training runs models as transformers does; the outlook says how it ran them.
+        "conditions": {key: value for key, value in session.conditions.items() if key != "forward"},
         "trained_weights": parameters,
         "corpus": {"tokens": corpus.tokens, "texts": corpus.count, "digest": corpus.digest},
         "steps": training.steps,
@@ -70,7 +71,7 @@ def _short(rates: Sequence[float]) -> list[float]:
 
 
 def show_held_out(best: Evaluation, number: int, say: Commentary) -> None:
-    """What held-out texts say of draft `number` (from 0); behind others, of what all of those get wrong."""
+    """What held-out texts say of draft `number` (from 0); after others, of what all of those get wrong."""
     rows = "; ".join(
         f"level {depth + 1} " + " ".join(f"{rate:.3f}" for rate in row[:4]) + f" of {trials:,}"
         for depth, (row, trials) in enumerate(zip(best.p, best.trials, strict=True))
@@ -84,8 +85,8 @@ def show_draft(found: Sequence[Outlook], best: Outlook, say: Commentary) -> None
     true_of = best.conditions
     say.note(
         f"at temperature {true_of['temperature']:g}, on {true_of['prompts']} held-out prompts with up to "
-        f"{true_of['max_new_tokens']} new tokens; times behind {true_of['context']} tokens; trees of up to "
-        f"{true_of['budget']} nodes:"
+        f"{true_of['max_new_tokens']} new tokens; times after {true_of['context']} tokens, "
+        f"{true_of['forward']} forward; trees of up to {true_of['budget']} nodes:"
     )
     if len(found) > 1:
         table = plain_table(

@@ -1,4 +1,4 @@
-"""The stages of `sequoia distill`: write texts, train on them, see what came of it."""
+"""The stages of `sequoia distill`: write texts, train on them, measure the draft."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_o
 from sequoia_cli.cli.distill_report import provenance, show_draft
 from sequoia_cli.cli.distill_texts import scripts_for, split, written
 from sequoia_cli.cli.distill_training import Job, Left, still_wrong, train
-from sequoia_cli.core.artifact import render, write_atomically
+from sequoia_cli.core.artifact import render
+from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
 from sequoia_cli.measure.prompts import load_prompts
 
@@ -31,22 +32,29 @@ if TYPE_CHECKING:
     from sequoia_cli.distill.students import Kept
     from sequoia_cli.distill.vocabulary import Vocabulary
     from sequoia_cli.engine.head import OutputHead
+    from sequoia_cli.engine.model import LanguageModel
     from sequoia_cli.measure.session import Session
 
 
 def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commentary) -> None:
     """Run all stages; what is finished of an interrupted run is not done again."""
     from sequoia_cli.engine.head import output_head
-    from sequoia_cli.measure.session import open_session, plain_name
+    from sequoia_cli.engine.loading.sources import plain_name
+    from sequoia_cli.measure.session import check_forward, open_session
 
+    check_forward(inputs.forward)
     folder = DraftFolder(
         Path(inputs.output or f"drafts/{plain_name(inputs.target)}-draft"),
         force=inputs.force,
         corpus=inputs.corpus,
     )
-    prompts = (
-        load_prompts(inputs.dataset, limit=inputs.limit, column=inputs.column) if inputs.dataset else None
-    )
+    context.call_on_close(folder.release)
+    prompts = None
+    if inputs.dataset:
+        prompts = load_prompts(
+            inputs.dataset, limit=inputs.limit, column=inputs.column, skip_bad=inputs.skip_bad
+        )
+        say.notes(prompts.notes)
     session = open_session(
         inputs.target,
         [inputs.start] if inputs.start else [],
@@ -65,7 +73,9 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         job.require_same()
     folder.begin()
     with _kept(folder.work, inputs.corpus, say):
-        corpus = written(session, inputs, prompts, scripts, folder.work, say)
+        corpus = written(
+            session, inputs, prompts, scripts, folder.work, lambda: _writer(session, inputs, say), say
+        )
         held_out, texts = split(corpus.texts())
         run = _Run(session, inputs, head, own, corpus, texts, held_out, say)
         finished, documents, left = {}, [], Left(texts, held_out)
@@ -78,6 +88,17 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         say.note(f"wrote {folder.path / name if name else folder.path}")
     if as_json:
         typer.echo(render(documents[0] if len(documents) == 1 else {"drafts": documents}, "json"), nl=False)
+
+
+def _writer(session: Session, inputs: Inputs, say: Commentary) -> LanguageModel:
+    """The target as `generate` runs it; training needs it as it is."""
+    from sequoia_cli.distill.students import twin
+    from sequoia_cli.measure.session import prepare
+
+    target = twin(session.target)
+    prepare(target, (), inputs.forward, say.note)
+    target.recorder = None  # a recorded forward is of one text, and here many are written side by side
+    return target
 
 
 def _require_fit(session: Session, inputs: Inputs, head: OutputHead) -> OutputHead:
@@ -102,7 +123,7 @@ def _common(session: Session, own: OutputHead) -> int:
 
 @contextmanager
 def _kept(work: Path, corpus: str | None, say: Commentary) -> Iterator[None]:
-    """An interruption, or a failure that is not the input's, says that the same command goes on."""
+    """An interruption, or a failure that is not the input's, says that the same command resumes."""
     try:
         yield
     except BaseException as error:
@@ -186,25 +207,34 @@ class _Run:
         return head.only(ids if len(ids) < len(head.weight) else None)
 
     def _look(self, kept: Kept, choices: Mapping[int, Vocabulary]) -> list[Outlook]:
+        """The outlook of the draft with each choice of ids, with the forward that `generate` uses."""
+        import torch
+
+        from sequoia_cli.distill.students import twin
+        from sequoia_cli.measure.session import prepare
+
         session, say = self.session, self.say
         whole = _common(session, self.own)
         drafts = {size: kept.draft(None if size == whole else found.ids) for size, found in choices.items()}
         prompts = prompts_of(self.held_out)
+        target = twin(session.target)
+        with torch.no_grad():  # the drafts' weights are those of a training
+            forward = prepare(target, tuple(drafts.values()), self.inputs.forward, say.note)
         with say.progress() as bar:
             task = bar.add_task("measuring the draft", total=pieces(len(drafts), len(prompts)))
             return outlooks(
-                session.target,
+                target,
                 drafts,
                 prompts,
                 session.eos_ids,
-                session.conditions,
+                {**session.conditions, "forward": forward},
                 lambda: bar.advance(task),
             )
 
     def _write(self, place: Path, kept: Kept, chosen: Vocabulary) -> None:
         """The draft's folder, with a head for the ids that were chosen."""
+        from sequoia_cli.engine.loading.sources import plain_name
         from sequoia_cli.engine.loading.vocabulary import write_vocabulary
-        from sequoia_cli.measure.session import plain_name
 
         shutil.rmtree(place, ignore_errors=True)
         kept.save(place, plain_name(self.inputs.target), self.session.tokenizer)

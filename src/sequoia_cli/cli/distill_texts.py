@@ -13,11 +13,13 @@ from rich.progress import TextColumn
 
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.distill_inputs import Inputs
+from sequoia_cli.core.seeds import mixed
 from sequoia_cli.errors import BadInput
 
 if TYPE_CHECKING:
     from sequoia_cli.distill.corpus import Text, Texts
     from sequoia_cli.distill.scripts import Script
+    from sequoia_cli.engine.model import LanguageModel
     from sequoia_cli.measure.prompts import PromptSet
     from sequoia_cli.measure.session import Session
 
@@ -35,11 +37,12 @@ def written(
     prompts: PromptSet | None,
     scripts: Callable[[int], Iterator[Script]],
     work: Path,
+    writer: Callable[[], LanguageModel],
     say: Commentary,
 ) -> Texts:
     """The texts to learn from, in `work` if they have no place; written as far as they are not there.
 
-    `scripts` are those of `scripts_for`.
+    `scripts` are those of `scripts_for`; `writer` gives the target as it is to run.
     """
     from sequoia_cli.distill.corpus import Corpus
     from sequoia_cli.distill.writing import write_corpus
@@ -63,8 +66,9 @@ def written(
         return first
     if corpus.tokens:
         say.note(f"going on from {corpus.tokens:,} tokens in {corpus.folder}")
+    target = writer()
     began, before = time.perf_counter(), corpus.tokens
-    with say.progress(TextColumn("{task.fields[rate]}")) as bar:
+    with say.progress(TextColumn("{task.fields[rate]}", markup=False)) as bar:
         task = bar.add_task("writing texts", total=inputs.tokens, completed=corpus.tokens, rate="")
 
         def on_tokens(count: int) -> None:
@@ -81,7 +85,7 @@ def written(
             say.note(f"writing texts: {share} · {speed:,.0f} tokens/s · {left} left")
 
         write_corpus(
-            session.target,
+            target,
             scripts,
             corpus,
             inputs.tokens,
@@ -103,7 +107,7 @@ def written(
 def scripts_for(
     session: Session, inputs: Inputs, prompts: PromptSet | None, say: Commentary
 ) -> Callable[[int], Iterator[Script]]:
-    """What the target is to write behind a number of texts that it has written.
+    """What the target is to write after a number of texts that it has written.
 
     Says which prompts are left out. Raises `BadInput` where the target cannot begin, or too few prompts are
     left.
@@ -128,8 +132,8 @@ def scripts_for(
         if prompts is not None:
             return scripts.answers(chosen, ends, temperatures, lengths, seed, done)
         if _writes_chats(session, inputs):
-            return scripts.chats(tokenizer, ends, temperatures, lengths, scripts.mixed(seed, done))
-        return scripts.documents(tokenizer, ends, temperatures, lengths, scripts.mixed(seed, done))
+            return scripts.chats(tokenizer, ends, temperatures, lengths, mixed(seed, done))
+        return scripts.documents(tokenizer, ends, temperatures, lengths, mixed(seed, done))
 
     next(following(0))
     return following
@@ -176,7 +180,7 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
 
     About one prompt of twenty is held out, at least 2, and at most 64 of their texts are looked at; a prompt
     is all that stands before the first answer. Which they are depends on the prompts alone, not on how many
-    there are: a draft that goes on with more texts must not be judged by some that it has learned from.
+    there are: a draft trained further on more texts must not be judged by some that it has learned from.
     Raises `BadInput` for fewer than 4 prompts with answers.
     """
     prompts: dict[tuple[int, ...], list[Text]] = {}
@@ -203,6 +207,4 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
 
 def _lot(prompt: Sequence[int]) -> float:
     """A number in [0, 1) that a prompt draws for good."""
-    from sequoia_cli.distill.scripts import mixed
-
     return mixed(*prompt) / (1 << 64)

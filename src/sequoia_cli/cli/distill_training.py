@@ -1,4 +1,4 @@
-"""The training stage of `sequoia distill`: what each draft learns from, whether it goes on, how it fares."""
+"""The training stage of `sequoia distill`: what each draft learns from, and how it does."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class Job:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What a training must agree on to be gone on with, as far as it is known before there are texts.
+        """Settings that must match for a training to be resumed, as far as known before there are texts.
 
-        The learning rate is not among them: one that has diverged goes on with a smaller one.
+        The learning rate is not among them: one that has diverged is resumed with a smaller one.
         """
         names = ("kind", "layers", "passes", "start", "count", "tokens", "epochs", "batch_tokens", "seed")
         config = self.inputs.config
@@ -73,7 +73,7 @@ class Job:
         }
 
     def require_same(self) -> None:
-        """Raise `BadInput` for an unfinished training of other options, unless it is to begin anew."""
+        """Raise `BadInput` for an unfinished training of other options, unless it is to restart."""
         from sequoia_cli.distill.checkpoint import require_same
 
         if not self.inputs.force:
@@ -111,7 +111,7 @@ def train(job: Job, student: Student, heads: Heads, left: Left, digest: str, say
 def _run(training: Training, job: Job, say: Commentary) -> None:
     """Train with a bar; where there is no terminal, with a line per look at held-out texts."""
     rates = "p_1" if job.number == 0 else "p_1 of what is left"
-    with say.progress(TextColumn("{task.fields[state]}")) as bar:
+    with say.progress(TextColumn("{task.fields[state]}", markup=False)) as bar:
         task = bar.add_task(job.name, total=training.steps, completed=training.step, state="")
 
         def on_step(progress: Progress) -> None:

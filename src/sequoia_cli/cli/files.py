@@ -13,9 +13,11 @@ import typer
 
 from sequoia_cli import __version__
 from sequoia_cli.cli.console import Commentary
-from sequoia_cli.core.artifact import Output, render
+from sequoia_cli.core.artifact import render
 from sequoia_cli.core.journal import Journal
 from sequoia_cli.core.paths import remember_latest
+from sequoia_cli.core.writing import Output
+from sequoia_cli.errors import BadInput
 
 #: Options that do not change what a file says.
 _ELSEWHERE = {"output", "force", "json", "quiet", "no_progress", "explain"}
@@ -41,21 +43,44 @@ def command_line(context: typer.Context, without: Collection[str] = ()) -> str:
     return shlex.join(words)
 
 
+def reserved(
+    context: typer.Context, path: Path | str, *, force: bool = False, allow_same: bool = False
+) -> Output:
+    """The output of a command, reserved until the command ends."""
+    place = Output(path, force=force, allow_same=allow_same)
+    context.call_on_close(place.release)
+    return place
+
+
 def _portable(word: str) -> str:
     """A value as a file may repeat it: where something lies on this machine is nobody else's business."""
     return Path(word).name if Path(word).is_absolute() else word
 
 
 @contextmanager
-def resumable(place: Output, conditions: Mapping[str, Any], say: Commentary) -> Iterator[Journal]:
-    """The journal of a long measurement, beside its output; an interrupt says that it can go on."""
-    with Journal(place.journal, conditions) as journal:
+def resumable(
+    place: Output, conditions: Mapping[str, Any], say: Commentary, *, force: bool
+) -> Iterator[Journal]:
+    """The journal of a long measurement, beside its output; an interrupt says that it can be resumed.
+
+    With `force`, an unfinished run of other options is dropped instead of refused.
+    """
+    with _opened(place, conditions, force) as journal:
         try:
             yield journal
         except KeyboardInterrupt:
             if place.journal is not None and journal.entries:
                 say.note(f"what was measured is kept in {place.journal}; the same command continues")
             raise
+
+
+def _opened(place: Output, conditions: Mapping[str, Any], force: bool) -> Journal:
+    try:
+        return Journal(place.journal, conditions, replace=force)
+    except BadInput as error:
+        raise BadInput(
+            error.message, hint="choose another path with -o, or drop the unfinished run with --force"
+        ) from None
 
 
 def record(context: typer.Context, packages: Mapping[str, str], warnings: list[str]) -> dict[str, Any]:
@@ -73,7 +98,7 @@ def publish(kind: str | None, data: Mapping[str, Any], place: Output, as_json: b
     """Write a file, note it as this machine's latest of its `kind` (None: do not), print it if asked to."""
     place.write(render(data, "json" if as_json and place.is_stdout else "yaml"))
     if not place.is_stdout:
-        if kind is not None:
+        if kind is not None and not place.is_stream:
             remember_latest(kind, place.path)
         say.note(f"wrote {place.path}")
         if as_json:

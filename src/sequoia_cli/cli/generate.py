@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sequoia_cli.cli import options
-from sequoia_cli.errors import BadInput, CheckFailed
+from sequoia_cli.errors import BadInput, CheckFailed, SequoiaError
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.measure.run import Run
 
 
+#: Options of the draft and of verifying what it proposes.
+_SPECULATION = "draft quantize_draft draft_temperature verifier"
+
+
 def generate_command(
+    context: typer.Context,
     tree: Annotated[
         str | None,
         typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
@@ -29,9 +34,14 @@ def generate_command(
         str | None,
         typer.Option("--prompts", metavar="SOURCE", help="Prompts from a file, as acceptance takes them."),
     ] = None,
-    builtin: Annotated[bool, typer.Option("--builtin", help="Use the built-in prompts.")] = False,
+    builtin: Annotated[
+        bool,
+        typer.Option("--builtin", help="Use the built-in prompts; --skip 32 leaves out those to compile on."),
+    ] = False,
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None,
+    skip: options.Skip = None,
+    skip_bad: options.SkipBad = False,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
     ] = 256,
@@ -64,7 +74,8 @@ def generate_command(
     """Continue prompts with speculative decoding.
 
     Text streams to stdout, statistics go to stderr. Another tree gives another
-    sample at temperatures above 0, of the same distribution.
+    sample at temperatures above 0, of the same distribution. A prompt from stdin
+    is taken without the line breaks at its end; --prompt keeps them.
 
         sequoia generate --tree trees/a100_128.json --prompt "Why is the sky blue?"
 
@@ -83,18 +94,28 @@ def generate_command(
     drafts = distinct_drafts(draft)
     if any(not text for text in stop or []):
         raise BadInput("--stop is empty; expected a text")
-    if plain and tree is not None:
-        say.note("--plain decodes without speculation: --tree changes nothing")
+    if not (prompt or prompts or builtin):
+        options.refuse_idle(context, "stdin is one prompt", "limit")
     plan = None if plain else read_tree(tree, say)
+    for idle, reason, names in (
+        (plain, "--plain decodes without speculation", f"tree {_SPECULATION}"),
+        (plan is not None and plan.tree.size == 1, "this plan does not speculate", _SPECULATION),
+    ):
+        if idle:
+            options.note_idle(context, reason, names, say)
     stdin_taken = tree == "-" and not plain
-    asked = read_prompts(prompt, prompts, builtin, column, limit, stdin_taken=stdin_taken)
+    asked = read_prompts(
+        prompt, prompts, builtin, column, limit, say, skip=skip, skip_bad=skip_bad, stdin_taken=stdin_taken
+    )
 
     from sequoia_cli.cli.generate_report import document, summary
     from sequoia_cli.engine.verifiers import verifier_named
     from sequoia_cli.measure.run import Run
     from sequoia_cli.measure.session import open_session
 
-    sampling, draft_sampling = options.samplings(temperature, top_k, top_p, draft_temperature, seed, say)
+    sampling, draft_sampling = options.samplings(
+        temperature, top_k, top_p, draft_temperature, seed, say, verifier
+    )
     rule = verifier_named(verifier)
     rule.check_drafts(len(drafts))
     speculates = plan is not None and plan.tree.size > 1
@@ -131,15 +152,15 @@ def generate_command(
     if differing := run.unlike_plan():
         what = "; ".join(f"{key} {there}, here {now}" for key, (there, now) in differing.items())
         say.warn(f"the tree was compiled for another setting, so its prediction may not hold: {what}")
-    interrupted = _decode(run, None if json else _print_piece, say)
+    ended_by = _decode(run, None if json else _print_piece, say)
     if any(text.context_reached for text in run.texts):
         say.warn("the text ended where the model's context does")
     if json:
         typer.echo(document(run, say.warnings), nl=False)
     for item in summary(run):
         say.show(item)
-    if interrupted:
-        raise KeyboardInterrupt
+    if ended_by is not None:
+        raise ended_by
     if different := run.wrong_texts():
         raise CheckFailed(
             f"greedy text differs from plain decoding in float32, for prompt {', '.join(different)}",
@@ -147,8 +168,10 @@ def generate_command(
         )
 
 
-def _decode(run: Run, on_text: Callable[[str], None] | None, say: Commentary) -> bool:
-    """Decode all prompts; returns whether it was interrupted. What is finished stays in `run`."""
+def _decode(
+    run: Run, on_text: Callable[[str], None] | None, say: Commentary
+) -> KeyboardInterrupt | SequoiaError | None:
+    """Decode all prompts; returns what ended that early. What is written by then stays in `run`."""
     show = on_text or (lambda piece: None)
     # Text that streams is its own progress; a bar would be drawn between its pieces.
     with nullcontext() if on_text else say.progress() as bar:
@@ -159,12 +182,13 @@ def _decode(run: Run, on_text: Callable[[str], None] | None, say: Commentary) ->
                 show("\n")
                 if bar and task is not None:
                     bar.advance(task)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SequoiaError) as early:
             show("\n")
             done = sum(text.finish is not None for text in run.texts)
-            say.warn(f"interrupted: {done} of {len(run.prompts)} texts are finished")
-            return True
-    return False
+            why = "interrupted" if isinstance(early, KeyboardInterrupt) else "ended by an error"
+            say.warn(f"{why}: {done} of {len(run.prompts)} texts are finished")
+            return early
+    return None
 
 
 def _print_piece(piece: str) -> None:

@@ -53,19 +53,29 @@ def read_prompts(
     builtin: bool,
     column: str | None,
     limit: int | None,
+    say: Commentary,
     *,
+    skip: int | None = None,
+    skip_bad: bool,
     stdin_taken: bool,
 ) -> tuple[Prompt, ...]:
     """The prompts from one of their places; two places at once are refused, so that none is dropped."""
     if limit is not None and limit < 1:
         raise BadInput(f"--limit is {limit}; at least 1 is needed")
+    if skip is not None and skip < 0:
+        raise BadInput(f"--skip is {skip}; at least 0 is needed")
     given = [
         name for name, there in (("--prompt", texts), ("--prompts", source), ("--builtin", builtin)) if there
     ]
     if len(given) > 1:
         raise BadInput(f"{' and '.join(given)} both give prompts; one is expected")
-    if column is not None and not (source or builtin):
-        raise BadInput("--column names a key of a file, and no --prompts is given")
+    for flag, there in {
+        "--column names a key": column is not None,
+        "--skip leaves out rows": skip is not None,
+        "--skip-bad is about rows": skip_bad,
+    }.items():
+        if there and not (source or builtin):
+            raise BadInput(f"{flag} of a file, and no --prompts is given")
     reads_stdin = not given or source == "-"
     if stdin_taken and reads_stdin:
         raise BadInput("--tree - reads stdin, so the prompt has to come from --prompt or a file")
@@ -77,10 +87,14 @@ def read_prompts(
     if texts:
         return tuple(Prompt(str(number), text) for number, text in enumerate(texts, 1))[:limit]
     if given:
-        return load_prompts(source, limit=limit, column=column).prompts
+        found = load_prompts(source, limit=limit, skip=skip or 0, column=column, skip_bad=skip_bad)
+        say.notes(found.notes)
+        return found.prompts
     if sys.stdin is None or sys.stdin.isatty():
         raise BadInput("no prompt", hint='give one with --prompt "...", --prompts FILE, or pipe it in')
-    text = sys.stdin.buffer.read().decode("utf-8", errors="surrogateescape").rstrip("\n")
+    # A shell on Windows begins what it pipes with a byte order mark and ends lines with CRLF.
+    text = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape")
+    text = text.replace("\r\n", "\n").rstrip("\n")
     if not text.strip():
         raise BadInput("stdin is empty; it was to be the prompt", hint='give one with --prompt "..."')
     return (Prompt("1", text),)

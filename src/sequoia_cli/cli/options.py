@@ -64,9 +64,22 @@ Verifier = Annotated[
         "naive or traversal. At temperature 0 all are the same.",
     ),
 ]
+Skip = Annotated[
+    int | None,
+    typer.Option("--skip", metavar="N", help="Leave out the first N prompts.", show_default=False),
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out prompts that cannot be used, and name them.")
+]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not put prompts through the chat template.")]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=(1 << 64) - 1, help="Seed of every prompt's random numbers.")
+    int,
+    typer.Option(
+        "--seed",
+        min=0,
+        max=(1 << 64) - 1,
+        help="Seed of each prompt's text; a prompt given again has another text.",
+    ),
 ]
 Output = Annotated[
     str | None, typer.Option("--output", "-o", metavar="PATH|-", help="Where the file goes; - is stdout.")
@@ -84,8 +97,38 @@ def at_least(values: Mapping[str, tuple[int | None, int]]) -> None:
             raise BadInput(f"{flag} is {value}; at least {least} is needed")
 
 
+def given(context: typer.Context, names: str) -> list[str]:
+    """The flags that were given, of the options with these `names` (separated by spaces)."""
+    wanted = names.split()
+    return [
+        max(option.opts, key=len)
+        for option in context.command.params
+        if (name := option.name or "") in wanted
+        and (source := context.get_parameter_source(name)) is not None
+        and source.name != "DEFAULT"
+    ]
+
+
+def refuse_idle(context: typer.Context, reason: str, names: str) -> None:
+    """Raise `BadInput` where options with these `names` were given, which `reason` leaves without effect."""
+    if flags := given(context, names):
+        raise BadInput(f"{reason}; without effect: {', '.join(flags)}", hint="leave them out")
+
+
+def note_idle(context: typer.Context, reason: str, names: str, say: Commentary) -> None:
+    """The same as a note: for options that change no file, and that a script may always give."""
+    if flags := given(context, names):
+        say.note(f"{reason}; without effect: {', '.join(flags)}")
+
+
 def samplings(
-    temperature: float, top_k: int, top_p: float, draft_temperature: float | None, seed: int, say: Commentary
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    draft_temperature: float | None,
+    seed: int,
+    say: Commentary,
+    verifier: str = DEFAULT_VERIFIER,
 ) -> tuple[Sampling, Sampling]:
     """The target's and the draft's sampling. Raises `BadInput`; says which options have no effect."""
     from sequoia_cli.engine.decode import default_draft_sampling
@@ -97,13 +140,14 @@ def samplings(
     if not (0 < shape < math.inf or (shape == 0 and sampling.greedy)):
         raise BadInput(f"--draft-temperature is {shape}; expected a number above 0")
     if sampling.greedy:
-        given = {
+        asked = {
             "--top-k": top_k,
             "--top-p": top_p < 1,
             "--draft-temperature": draft_temperature is not None,
+            "--verifier": verifier != DEFAULT_VERIFIER,
             "--seed": seed,
         }
-        if idle := [flag for flag, value in given.items() if value]:
+        if idle := [flag for flag, value in asked.items() if value]:
             say.note(f"temperature 0 takes the most probable token; without effect: {', '.join(idle)}")
     if sampling.greedy or draft_temperature is None:
         return sampling, default_draft_sampling(sampling)

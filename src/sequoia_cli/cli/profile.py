@@ -26,7 +26,8 @@ def profile_command(
     quantize: options.Quantize = "none",
     quantize_draft: options.QuantizeDraft = "none",
     context: Annotated[
-        int | None, typer.Option("--context", help="Tokens before the tree; 128 if not given.")
+        int | None,
+        typer.Option("--context", help="Tokens before the tree; else 128, or 256 with --modelled."),
     ] = None,
     tokens: Annotated[
         str, typer.Option("--tokens", metavar="N,N,...", help="Tree sizes to time.")
@@ -57,14 +58,18 @@ def profile_command(
     """
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.compiler.roofline import CONTEXT, MODELLED_DEVICES, modelled_profile
-    from sequoia_cli.core.artifact import Output
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     if modelled:
-        from sequoia_cli.cli.files import publish
+        from sequoia_cli.cli.files import publish, reserved
 
+        options.refuse_idle(
+            context_,
+            "--modelled computes the times of Llama-2-7B with a draft of 68M parameters in float16",
+            "target draft dtype forward quantize quantize_draft tokens repeats temperature trust_remote_code",
+        )
         result = modelled_profile(device, CONTEXT if context is None else context)
-        place = Output(output or f"profiles/{device}.yaml", force=force, allow_same=True)
+        place = reserved(context_, output or f"profiles/{device}.yaml", force=force, allow_same=True)
         publish(None, result.to_dict(), place, json, say)  # not this machine's
         _show(result, say)
         return
@@ -76,7 +81,8 @@ def profile_command(
     sizes, context = _sizes(tokens), 128 if context is None else context
     options.at_least({"--context": (context, 1), "--repeats": (repeats, 1)})
 
-    from sequoia_cli.cli.files import publish, record, resumable
+    from sequoia_cli.cli.files import publish, record, reserved, resumable
+    from sequoia_cli.engine.loading.sources import plain_name
     from sequoia_cli.measure.latency import (
         context_prompt,
         fit_profile,
@@ -84,10 +90,10 @@ def profile_command(
         steadied,
         time_round,
     )
-    from sequoia_cli.measure.session import open_session, packages, plain_name
+    from sequoia_cli.measure.session import open_session, packages
 
     pair = options.samplings(temperature, 0, 1.0, None, 0, say)
-    place = Output(output or f"profiles/{plain_name(target)}.yaml", force=force)
+    place = reserved(context_, output or f"profiles/{plain_name(target)}.yaml", force=force)
     session = open_session(
         target,
         [draft],
@@ -104,19 +110,20 @@ def profile_command(
     if context > (most := largest_context(session.target, drafted)):
         raise BadInput(f"--context is {context}; these models leave room for {most} tokens before the tree")
     conditions = {**session.conditions, "context": context, "temperature": temperature}
-    measured = {"measure": "profile in visits", **conditions, "sizes": sizes}
+    measured = {"measure": "profile in visits", **conditions, "sizes": sizes, **packages()}
     prompt = context_prompt(session.tokenizer, context)
     session.check_prompt(prompt)
-    with resumable(place, measured, say) as journal, say.progress() as bar:
+    with resumable(place, measured, say, force=force) as journal, say.progress() as bar:
         done = _resumed(journal, repeats, say)
-        visits_each = max(1, len(sizes) - 1)  # plain steps, size 1, are timed beside every other size
-        task = bar.add_task("timing", total=repeats * visits_each, completed=done * visits_each)
+        visits_each = len(sizes) - 1  # plain steps, size 1, are timed beside every other size
+        rounds = max(repeats, done)
+        task = bar.add_task("timing", total=rounds * visits_each, completed=done * visits_each)
         for number in range(done, repeats):
             visits = time_round(
                 session.target, drafted, sizes, prompt, number, pair, lambda: bar.advance(task)
             )
             journal.add({"visits": visits})
-    visits = [_numbered(visit) for entry in journal.entries[:repeats] for visit in entry["visits"]]
+    visits = [_numbered(visit) for entry in journal.entries for visit in entry["visits"]]
     unusable = _check_spread(steadied(visits), say)
     result = fit_profile(visits, conditions, record(context_, packages(), say.warnings))
     publish("profile", result.to_dict(), place, json, say)
@@ -138,13 +145,15 @@ def _sizes(text: str) -> list[int]:
     for size in (min(sizes), max(sizes)):
         if not 1 <= size <= MAX_SIZE:
             raise BadInput(f"--tokens has {size}; trees of 1 to {MAX_SIZE} nodes can be timed")
+    if max(sizes) == 1:
+        raise BadInput("--tokens is 1 alone, which is plain decoding; a larger tree times the draft too")
     return sorted(sizes | {1})  # plain decoding is what every tree is compared with
 
 
 def _resumed(journal: Journal, repeats: int, say: Commentary) -> int:
-    done = min(len(journal.entries), repeats)
+    done = len(journal.entries)
     if done:
-        say.note(f"continuing an interrupted run: {done} of {repeats} rounds are done")
+        say.note(f"continuing an interrupted run: {done} of {max(repeats, done)} rounds are done")
     return done
 
 

@@ -29,20 +29,21 @@ class BestTrees:
 
     `rows` are marginal acceptance rates by distance of the parent from the root and by rank, as in
     `AcceptanceRates.p`. No node gets more than `branch` children, nor more than its row has rates.
-    Sorted rates go the short way of `heap`, all others through the programme of `tables`; `programme=True`
-    takes that one in any case.
+    Uses the heap for sorted rates, else the dynamic programme of `tables`; `programme=True` asks for that one
+    in any case.
     """
 
     def __init__(self, rows: Rows, size: int, depth: int, branch: int, *, programme: bool = False) -> None:
         if not (1 <= size <= MAX_SIZE and depth >= 1 and branch >= 1):
             raise ValueError(f"no trees of up to {size} nodes, {depth} layers and {branch} children")
         self.size, self.depth = size, min(depth, size)
-        rates = tables.rate_matrix(rows, self.depth, branch)
-        self.by_heap = heap.is_sorted(rates) and not programme
+        #: Rates (distance, rank) as `tables.rate_matrix` cuts them to the limits.
+        self.rates = tables.rate_matrix(rows, self.depth, branch)
+        self.by_heap = heap.is_sorted(self.rates) and not programme
         if self.by_heap:
-            self._levels, self._orders = heap.rank_nodes(rates, size, self.depth)
+            self._growth = heap.grow(self.rates, self.rates, size, self.depth)
         else:
-            self._layers = tables.fill(rates, size, self.depth)
+            self._layers = tables.fill(self.rates, size, self.depth)
 
     @cached_property
     def values(self) -> Floats:
@@ -53,7 +54,7 @@ class BestTrees:
         if self.by_heap:
             rows = [
                 np.pad(np.cumsum(order.scores), (1, self.size - len(order.scores)), constant_values=-np.inf)
-                for order in self._orders
+                for order in self._growth.orders
             ]
         else:
             rows = [layer.values[0] for layer in self._layers]
@@ -68,11 +69,11 @@ class BestTrees:
         if not np.isfinite(self.value(size, depth)):
             raise ValueError(f"no tree of {size} nodes within {depth} layers")
         if self.by_heap:
-            return heap.build_tree(self._levels, self._orders[min(depth, len(self._orders)) - 1], size)
+            return self._growth.tree(size, depth)
         return build.build_tree(self._layers, size, depth)
 
     def expanded(self) -> Iterator[Ints]:
         """Per row of `values` from 1 on: the nodes with children (size, level), each a draft forward."""
         if self.by_heap:
-            return heap.expanded_widths(self._orders, self.size)
+            return heap.expanded_widths(self._growth.orders, self.size)
         return build.expanded_widths(self._layers)

@@ -42,11 +42,53 @@ class Candidate:
 
 
 def slower_than_plain(chosen: Candidate, plain: Candidate) -> tuple[str, ...]:
-    """The warning of a choice that somebody forced and that does not pay; empty where it does."""
+    """A warning if a tree that was asked for is slower than plain decoding."""
     ratio = plain.seconds_per_token / chosen.seconds_per_token
     if ratio * (1 + TIE) >= 1:
         return ()
     return (f"the tree of {chosen.tree.size} nodes asked for is slower than plain decoding: {ratio:.3g}x",)
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How much faster the chosen tree is than another shape: 0.1 is 10%. No `interval` without counts."""
+
+    shape: str
+    share: float
+    interval: tuple[float, float] | None = None
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether the counts do not tell which of the two is faster."""
+        return self.interval is not None and self.interval[0] <= 0
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """Intervals of the prediction, which are lower by its `optimism`: the share that it is too high.
+
+    A tree that is the best by some counts is on average less good on other prompts. `speedup` is over plain
+    decoding. All are None without counts, or where nothing is speculated. `prompts` is the number they are
+    over, 0 where trials were taken as independent.
+    """
+
+    tokens_per_step: tuple[float, float] | None = None
+    speedup: tuple[float, float] | None = None
+    optimism: float | None = None
+    leads: tuple[Lead, ...] = ()
+    prompts: int = 0
+
+    def figures(self) -> dict[str, Any]:
+        """What `Prediction` has of it, to three digits."""
+
+        def short(ends: tuple[float, float] | None) -> tuple[float, float] | None:
+            return ends and (float(f"{ends[0]:.3g}"), float(f"{ends[1]:.3g}"))
+
+        return {
+            "tokens_per_step_interval": short(self.tokens_per_step),
+            "speedup_interval": short(self.speedup),
+            "optimism": None if self.optimism is None else round(self.optimism, 3),
+        }
 
 
 @dataclass(frozen=True)
@@ -77,11 +119,17 @@ class Choice:
         """Over plain decoding of the same engine."""
         return self.plain.seconds_per_token / candidate.seconds_per_token
 
-    def plan(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> TreePlan:
-        """The choice as the plan that is written to a file, figures to six digits."""
+    def plan(
+        self,
+        inputs: Mapping[str, Any],
+        record: Mapping[str, Any],
+        confidence: Confidence | None = None,
+    ) -> TreePlan:
+        """The choice as the plan that is written to a file, figures to six digits, intervals to three."""
+        trusted: dict[str, Any] = confidence.figures() if confidence else {}
         return TreePlan(
             self.chosen.tree,
-            Prediction(**self._figures(self.chosen)),
+            Prediction(**self._figures(self.chosen) | trusted),
             inputs,
             tuple(
                 {"shape": other.shape, "size": other.tree.size, "depth": other.tree.depth}

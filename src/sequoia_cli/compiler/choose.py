@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from sequoia_cli.compiler import shapes
 from sequoia_cli.compiler.best import BestTrees
 from sequoia_cli.compiler.choice import Candidate, Choice, CurvePoint, slower_than_plain
-from sequoia_cli.compiler.cost import CostTable, check_first_times, largest_size
-from sequoia_cli.compiler.families import Family, best_family, prefix_family
+from sequoia_cli.compiler.cost import CostTable, check_first_times, largest_size, widest_level
+from sequoia_cli.compiler.families import Family, prefix_family
+from sequoia_cli.compiler.search import fastest_trees
 from sequoia_cli.compiler.tables import MAX_SIZE
 from sequoia_cli.compiler.value import Rows
 from sequoia_cli.core.hardware import HardwareProfile
@@ -43,16 +44,17 @@ def choose(profile: HardwareProfile, rows: Rows, limits: Limits, size: int | Non
     asked = limits.budget if size is None else size
     most = min(asked, largest_size(profile) or MAX_SIZE)
     table = CostTable.of(profile, most)
-    best, left_out = best_family(BestTrees(rows, most, limits.max_depth, limits.max_branch), table)
+    best = fastest_trees(BestTrees(rows, most, limits.max_depth, limits.max_branch), table, size or 1)
     search = _Search(profile, rows, limits, table, best)
     plain = search.candidate(ROOT_ONLY)
     chosen = search.fastest(size)
     not_considered = []
     if most < asked:
         not_considered.append(f"sizes above {most}: the profile's times end there")
-    if left_out:
-        widest = profile.draft_seconds[-1][0]
-        not_considered.append(f"levels of more than {widest} nodes to expand: its draft times end there")
+    if table.widest < widest_level(most):
+        not_considered.append(
+            f"levels of more than {table.widest} nodes to expand: its draft times end there"
+        )
     runners_up = _distinct([plain, *search.shapes(), *search.other_sizes(chosen.tree.size)], chosen)
     return Choice(
         chosen, plain, runners_up, _curve(best), tuple(not_considered), slower_than_plain(chosen, plain)

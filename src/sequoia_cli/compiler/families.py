@@ -32,6 +32,10 @@ class Family:
         """Nodes of the largest tree."""
         return len(self.tokens) - 1
 
+    def per_token(self, first: int = 1) -> float:
+        """The least seconds per token from `first` nodes on."""
+        return float((self.seconds / self.tokens)[first:].min(initial=np.inf))
+
     def fastest(self, first: int = 1, without: Sequence[int] = ()) -> int | None:
         """The size of least seconds per token from `first` on, the smallest of equals; None without any."""
         per_token = self.seconds / self.tokens
@@ -41,24 +45,33 @@ class Family:
         return int(np.argmax(per_token <= least * (1 + TIE))) if np.isfinite(least) else None
 
 
-def best_family(best: BestTrees, table: CostTable) -> tuple[Family, bool]:
-    """The best tree of each size at the depth limit where it is fastest, the lower limit among equals.
+def joined(families: Sequence[Family]) -> Family:
+    """The fastest tree of each size among families that go up to the same size; the first among equals."""
+    per_token = np.stack([family.seconds / family.tokens for family in families])
+    pick = np.argmax(per_token <= per_token.min(axis=0) * (1 + TIE), axis=0)
+    tokens, seconds, depths = (
+        np.stack([getattr(family, name) for family in families])[pick, np.arange(len(pick))]
+        for name in ("tokens", "seconds", "depths")
+    )
+    return Family(tokens, seconds, depths, lambda size: families[pick[size]].tree(size))
 
-    Also tells whether some tree was left out because a level was wider than the profile covers.
+
+def best_family(best: BestTrees, table: CostTable) -> Family:
+    """The best-valued tree of each size at the depth limit where it is fastest, the lower limit among equals.
+
+    Trees with a level wider than the profile covers are left out.
     """
     tokens = np.ones(best.size + 1)
     seconds = np.full(best.size + 1, np.inf)
     depths = np.zeros(best.size + 1, np.int16)
-    left_out = False
     for depth, (values, widths) in enumerate(zip(best.values[1:], best.expanded(), strict=True), start=1):
         exists = np.isfinite(values) & np.isfinite(table.step)
         cost = np.where(exists, table.seconds(widths), np.inf)
-        left_out |= bool(np.isnan(cost).any())
         cost = np.where(np.isnan(cost), np.inf, cost)
         value = np.where(exists, values, 1.0)
         faster = cost / value < seconds / tokens * (1 - TIE)
         tokens[faster], seconds[faster], depths[faster] = value[faster], cost[faster], depth
-    return Family(tokens, seconds, depths, lambda size: best.tree(size, int(depths[size]))), left_out
+    return Family(tokens, seconds, depths, lambda size: best.tree(size, int(depths[size])))
 
 
 def prefix_family(tree: TokenTree, rows: Rows, table: CostTable) -> Family:

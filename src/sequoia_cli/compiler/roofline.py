@@ -96,9 +96,9 @@ def modelled_profile(device: str, context: int = CONTEXT) -> HardwareProfile:
     `context` is the number of tokens before the tree. Raises `BadInput` for a device without figures.
     """
     if device not in DEVICES:
-        raise BadInput(f"--device {device} has no model; there is one for {', '.join(DEVICES)}")
+        raise BadInput(f"device {device} has no model; there is one for {', '.join(DEVICES)}")
     if context < 1:
-        raise BadInput(f"--context {context} is not allowed; at least 1 token is")
+        raise BadInput(f"a context of {context} tokens is not allowed; at least 1 is needed")
     verify = tuple((count, _short(count * VERIFY_SECONDS_PER_NODE)) for count in (1, _COUNTS[-1]))
     command = f"sequoia profile --device {device} --modelled"
     if context != CONTEXT:

@@ -1,4 +1,4 @@
-"""Fixed shapes by name, as `sequoia compile --shape` takes them.
+"""Fixed shapes by name: the baselines of the papers.
 
 The numbers count what is drafted: the root, which is the last committed token, is not in them, while it is in
 the size and depth of a tree. So `kchains:5x8` is SpecInfer's "5x8", 41 nodes in 9 layers.
@@ -53,12 +53,11 @@ def named_shape(name: str) -> TokenTree | None:
     kind, _, numbers = name.partition(":")
     if kind not in _FORMS:
         known = ", ".join([SEARCHED, *(form.example for form in _FORMS.values())])
-        raise BadInput(f"--shape {name} is no shape; expected one such as {known}")
+        raise BadInput(f"{name} is no shape; expected one such as {known}")
     form = _FORMS[kind]
     if not re.fullmatch(form.pattern, numbers):
         raise BadInput(
-            f"--shape {name} has {numbers!r} for its numbers; "
-            f"expected whole numbers from 1 up, as in {form.example}"
+            f"{name} has {numbers!r} for its numbers; expected whole numbers from 1 up, as in {form.example}"
         )
     counts, width, size = [], 1, 1
     for count in form.counts([int(number) for number in re.findall("[0-9]+", numbers)]):
@@ -66,5 +65,5 @@ def named_shape(name: str) -> TokenTree | None:
         width *= count
         size += width
         if size > MAX_SIZE:
-            raise BadInput(f"--shape {name} has more than {MAX_SIZE} nodes; no larger tree is made")
+            raise BadInput(f"{name} has more than {MAX_SIZE} nodes; no larger tree is made")
     return shapes.expansion(counts)

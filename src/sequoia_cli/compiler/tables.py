@@ -14,11 +14,16 @@ per pair (a, l).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sequoia_cli.errors import BadInput
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int16]
@@ -64,8 +69,9 @@ def fill(rates: Floats, size: int, depth: int) -> list[Layer]:
     """The tables for 1, 2, ... up to `depth` layers and `size` nodes; entry `l - 1` is for l layers.
 
     Ends early where a further layer changes nothing: the recursion then gives the same again for all deeper
-    limits. Unreachable sizes have value -inf.
+    limits. Unreachable sizes have value -inf. Raises `BadInput` for tables beyond the memory that is free.
     """
+    _check_memory(rates, size, depth)
     leaf = np.full((min(len(rates), depth), size + 1), _UNREACHABLE)
     leaf[:, 1] = 1.0
     layers = [Layer(leaf, np.zeros(leaf.shape, np.int16), np.zeros((0, *leaf.shape), np.int16))]
@@ -78,6 +84,35 @@ def fill(rates: Floats, size: int, depth: int) -> list[Layer]:
             break
         layers.append(layer)
     return layers
+
+
+def table_bytes(rates: Floats, size: int, depth: int) -> int:
+    """What the tables of `fill` take where no layer ends them early."""
+    ranks = rates.shape[1]
+    rows = sum(min(len(rates), depth - limit + 1) for limit in range(1, depth + 1))
+    return rows * (size + 1) * (8 + 2 + 2 * ranks)
+
+
+def free_memory() -> float:
+    """Bytes of memory that are free, infinite where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    with suppress(OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return float("inf")
+
+
+def _check_memory(rates: Floats, size: int, depth: int) -> None:
+    """Raise `BadInput` for tables larger than the memory that is free."""
+    needed, free = table_bytes(rates, size, depth), free_memory()
+    if needed > free:
+        raise BadInput(
+            f"the tables for {size} nodes, {depth} layers and {rates.shape[1]} children of a node take "
+            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",
+            hint="allow fewer nodes, layers or children; rates that never rise with the rank need no tables",
+        )
 
 
 def _next_layer(rates: Floats, below: Floats) -> Layer:

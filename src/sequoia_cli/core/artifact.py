@@ -1,4 +1,4 @@
-"""Reading and writing the project's files: checked on the way in, whole or not at all on the way out."""
+"""Reading and writing the project's files: their keys and values checked, and their text."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import difflib
 import hashlib
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import yaml
 
+from sequoia_cli.core.parsing import NotPlain, check_plain, dump_yaml, parse, shown
 from sequoia_cli.errors import BadInput, SequoiaError
 
 #: What a file may say about how it was made; carried along, never interpreted.
 RECORD_KEYS = ("command", "version", "created", "packages", "warnings", "notes")
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: Largest file that is read. Rates of a thousand prompts take about 1 MB.
+MAX_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,27 @@ class Document:
 def read_document(path: Path | str) -> Document:
     """Read a JSON or YAML file; `-` is stdin. Raises `BadInput` for what cannot be read or parsed."""
     source = "stdin" if str(path) == "-" else str(path)
+    if source == "stdin":
+        return parse_document(stdin_bytes().read(MAX_BYTES + 1), source)
     try:
-        raw = sys.stdin.buffer.read() if source == "stdin" else Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except IsADirectoryError:
         raise BadInput(f"{source} is a directory; a file is expected") from None
     except FileNotFoundError:
         raise BadInput(f"{source} does not exist") from None
     except OSError as error:
         raise BadInput(f"{source} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a path with a null character
+        raise BadInput(f"{source!r} cannot be read: {error}") from None
     return parse_document(raw, source)
+
+
+def stdin_bytes() -> BinaryIO:
+    """Stdin as bytes. Raises `BadInput` where it was closed before the command started."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise BadInput("stdin is closed; it was to be read", hint="give a file in place of -")
+    return sys.stdin.buffer
 
 
 def parse_document(raw: bytes, source: str) -> Document:
@@ -53,21 +66,18 @@ def parse_document(raw: bytes, source: str) -> Document:
             f"{source} is a pickle or torch archive, which is never loaded here",
             hint="trees, profiles and rates are JSON or YAML text",
         )
+    if len(raw) > MAX_BYTES:
+        raise BadInput(f"{source} is larger than {MAX_BYTES >> 20} MiB; a file of this project is expected")
     try:
-        text = raw.decode("utf-8")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise BadInput(f"{source} is not text; JSON or YAML is expected") from None
+        raise BadInput(f"{source} is not text in UTF-8; JSON or YAML is expected") from None
     if not text.strip():
         raise BadInput(f"{source} is empty; JSON or YAML is expected")
-    digest = "sha256:" + hashlib.sha256(raw).hexdigest()
     try:
-        return Document(source, json.loads(text), digest)
-    except ValueError:
-        pass  # YAML reads JSON-like text too, and names the line of what is wrong
-    except RecursionError:
-        raise BadInput(f"{source} is nested too deeply") from None
-    try:
-        return Document(source, yaml.load(text, _Loader), digest)
+        data = parse(text)
+    except NotPlain as error:
+        raise BadInput(f"{source}: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -75,6 +85,7 @@ def parse_document(raw: bytes, source: str) -> Document:
         raise BadInput(f"{source} cannot be parsed{where}: {problem}") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{source} cannot be parsed: {error}") from None
+    return Document(source, data, "sha256:" + hashlib.sha256(raw).hexdigest())
 
 
 class Fields:
@@ -101,9 +112,9 @@ class Fields:
         known = list(known)
         for key in data:
             if key not in known:
-                close = difflib.get_close_matches(str(key), known, n=1)
+                close = difflib.get_close_matches(str(key)[:60], known, n=1)
                 guess = f"; did you mean '{close[0]}'?" if close else ""
-                raise BadInput(f"{source}: unknown key '{key}' in a {what}{guess}")
+                raise BadInput(f"{source}: unknown key '{str(key)[:60]}' in a {what}{guess}")
 
     def wrong(self, key: str, expected: str) -> BadInput:
         """The error for a key whose value is not what is expected."""
@@ -112,9 +123,8 @@ class Fields:
     def require(self, key: str) -> Any:
         """The value of a key that must be there."""
         if key not in self.data:
-            raise BadInput(
-                f"{self.source}: key '{key}' is missing; found {', '.join(map(str, self.data)) or 'none'}"
-            )
+            found = ", ".join(map(str, self.data))[:200] or "none"
+            raise BadInput(f"{self.source}: key '{key}' is missing; found {found}")
         return self.data[key]
 
     def _check_schema(self, expected: str, required: bool) -> None:
@@ -124,8 +134,8 @@ class Fields:
         name, _, _ = expected.partition("/")
         if isinstance(found, str) and found.startswith(name + "/"):
             raise BadInput(
-                f"{self.source}: schema {found} is not known to this version, which reads {expected}",
-                hint="update sequoia, or make the file anew with this version",
+                f"{self.source}: schema {found[:60]} is not known to this version, which reads {expected}",
+                hint="update sequoia, or make the file again with this version",
             )
         raise self.wrong("schema", f"'{expected}'")
 
@@ -138,7 +148,9 @@ class Fields:
 
     def mapping(self, key: str) -> dict[str, Any]:
         """A mapping with string keys; empty where the key is missing."""
-        value = self.data.get(key) or {}
+        value = self.data.get(key)
+        if value is None:
+            return {}
         if not isinstance(value, Mapping):
             raise self.wrong(key, "a mapping")
         return {str(k): v for k, v in value.items()}
@@ -154,7 +166,7 @@ class Fields:
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise BadInput(f"{where} is {shown(pair)}; expected a pair [tokens, seconds]")
             tokens, seconds = pair
-            if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+            if not is_count(tokens):
                 raise BadInput(f"{where} has tokens {shown(tokens)}; expected a whole number of at least 1")
             if not is_number(seconds) or not seconds > 0:
                 raise BadInput(f"{where} has seconds {shown(seconds)}; expected a number above 0")
@@ -174,88 +186,23 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def shown(value: Any) -> str:
-    """A value as messages show it: on one line, and not too long."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-class Output:
-    """A file to be written at the end of a command, checked and reserved at its start.
-
-    The path is refused at once where it cannot be written or already exists (unless `force`), so that no
-    long work is lost to a bad path. `write` replaces it in one step. `-` is stdout.
-    """
-
-    def __init__(self, path: Path | str, *, force: bool = False, allow_same: bool = False) -> None:
-        self.is_stdout = str(path) == "-"
-        self.path = Path(path)
-        self._allow_same = allow_same
-        self._force = force
-        if self.is_stdout:
-            return
-        try:
-            if self.path.is_dir():
-                raise BadInput(f"{self.path} is a directory; a file name is expected")
-            if self.path.exists() and not force and not allow_same:
-                raise self._exists()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.partial.open("ab").close()
-            if self.partial.stat().st_size == 0:
-                self.partial.unlink()
-        except OSError as error:
-            raise BadInput(
-                f"{self.path} cannot be written: {error.strerror}", hint="choose another path with -o"
-            ) from None
-
-    @property
-    def partial(self) -> Path:
-        """Where unfinished work on this file is kept."""
-        return self.path.with_name(self.path.name + ".partial")
-
-    @property
-    def journal(self) -> Path | None:
-        """Where a long measurement may keep what it has so far; nowhere for stdout."""
-        return None if self.is_stdout else self.partial
-
-    def _exists(self) -> BadInput:
-        return BadInput(f"{self.path} exists", hint="choose another path with -o, or replace it with --force")
-
-    def write(self, text: str) -> bool:
-        """Write the whole file at once; False where it held exactly this already."""
-        if self.is_stdout:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-            return True
-        if self._allow_same and not self._force and self.path.exists():
-            if self.path.read_bytes() == text.encode():
-                return False
-            raise self._exists()
-        write_atomically(self.path, text)
-        self.partial.unlink(missing_ok=True)
-        return True
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it there, so that readers see the old file or the new one."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with scratch.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise SequoiaError(f"{path} could not be written: {error.strerror}") from None
+def is_count(value: Any) -> bool:
+    """Whether `value` is a whole number of at least 1 (booleans are not)."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def render(data: Mapping[str, Any], style: Literal["json", "yaml"]) -> str:
-    """The text of an artefact: one line per key, lists on one line, keys in the order given."""
+    """The text of an artefact: one line per key, lists on one line, keys in the order given.
+
+    Raises `SequoiaError` for what a file cannot hold, such as a number that is not finite.
+    """
+    try:
+        check_plain(data)
+    except NotPlain as error:
+        raise SequoiaError(f"a result cannot be written: {error}") from None
     if style == "json":
         lines = [
-            f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in data.items()
+            f" {json.dumps(str(key))}: {json.dumps(value, ensure_ascii=False)}" for key, value in data.items()
         ]
         return "{\n" + ",\n".join(lines) + "\n}\n"
-    # Flow style below the top level keeps a pair on one line, and a file short enough to read and diff.
-    return yaml.safe_dump(dict(data), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    return dump_yaml(dict(data))

@@ -8,25 +8,35 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from sequoia_cli.core.artifact import write_atomically
-from sequoia_cli.errors import SequoiaError
+from sequoia_cli.core.parsing import parse_json, shown
+from sequoia_cli.core.writing import write_atomically
+from sequoia_cli.errors import BadInput, SequoiaError
 
 
 class Journal:
     """A `.partial` file of JSON lines: first what is measured, then one line per finished piece.
 
-    A run with the same conditions continues where the last one stopped; other conditions begin anew. Without
-    a path (the output is stdout) nothing is kept.
+    A run with the same conditions resumes the last one. Raises `BadInput` where finished pieces of other
+    conditions would be lost, unless `replace` says that they may be. Without a path (the output is stdout)
+    nothing is kept.
     """
 
-    def __init__(self, path: Path | None, conditions: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path | None, conditions: Mapping[str, Any], *, replace: bool = False) -> None:
         self.entries: list[dict[str, Any]] = []
+        self.path = path
         self._file: IO[str] | None = None
         if path is None:
             return
         header = json.loads(json.dumps(conditions))
-        self.entries = _read(path, header)
-        # Written anew, so that a line cut off by a kill does not stay in the middle of the file.
+        found, entries = _read(path)
+        if found == header:
+            self.entries = entries
+        elif entries and not replace:
+            raise BadInput(
+                f"{path} holds {len(entries)} finished pieces of a run of other options: "
+                f"{_difference(found, header)}"
+            )
+        # Written again, so that a line cut off by a kill does not stay in the middle of the file.
         write_atomically(path, "".join(map(_line, (header, *self.entries))))
         try:
             self._file = path.open("a", encoding="utf-8")
@@ -42,9 +52,9 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the file; what is in it stays."""
+        """Close the file; what is in it stays."""
         if self._file is not None:
-            with suppress(OSError):  # every line was flushed: a failure was told of there
+            with suppress(OSError):  # every line was flushed, and a failure reported there
                 self._file.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -58,19 +68,27 @@ class Journal:
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    return json.dumps(entry) + "\n"
+    return json.dumps(entry, allow_nan=False) + "\n"
 
 
-def _read(path: Path, header: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries of a journal of the same conditions, up to the first line that a kill left unfinished."""
+def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a journal measures, and its entries up to the first line that a kill left unfinished."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        return []
-    found: list[dict[str, Any]] = []
+        return {}, []
+    found: list[Any] = []
     for line in lines:
         try:
-            found.append(json.loads(line))
+            found.append(parse_json(line))
         except ValueError:
             break
-    return found[1:] if found and found[0] == header else []
+    if not all(isinstance(each, dict) for each in found) or not found or not found[0]:
+        return {}, []  # no journal
+    return found[0], found[1:]
+
+
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The conditions that differ, in words; one that is missing is None."""
+    keys = [key for key in {**here, **there} if there.get(key) != here.get(key)]
+    return "; ".join(f"{key} {shown(there.get(key))} there, {shown(here.get(key))} here" for key in keys)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_number
+from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_count, is_number
+from sequoia_cli.core.parsing import shown
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.errors import BadInput
 
@@ -23,12 +24,30 @@ class Prediction:
     """What a step with the tree should bring on the profiled machine.
 
     `tokens_per_step` counts the bonus token. `speedup` is over plain decoding of the same engine.
-    The last two are None in a plan whose cost is unknown.
+    Seconds and speedup are None in a plan whose cost is unknown. The intervals are of 95%, from the counts of
+    the acceptance rates alone. They are lower by `optimism`, the share by which the prediction for a chosen
+    best is too high on average. All three are None where the rates had no counts.
     """
 
     tokens_per_step: float
     seconds_per_step: float | None = None
     speedup: float | None = None
+    tokens_per_step_interval: tuple[float, float] | None = None
+    speedup_interval: tuple[float, float] | None = None
+    optimism: float | None = None
+
+    def confidence(self) -> dict[str, Any]:
+        """The keys of a file that tell how far the prediction can be trusted; none where that is unknown."""
+        found = {
+            "tokens_per_step_interval": self.tokens_per_step_interval,
+            "speedup_interval": self.speedup_interval,
+            "optimism": self.optimism,
+        }
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in found.items()
+            if value is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -82,7 +101,7 @@ class TreePlan:
                 "tokens_per_step": self.predicted.tokens_per_step,
                 "seconds_per_step": self.predicted.seconds_per_step,
                 "speedup": self.predicted.speedup,
-            }
+            } | self.predicted.confidence()
         data["inputs"] = dict(self.inputs)
         if self.runners_up:
             data["runners_up"] = [dict(entry) for entry in self.runners_up]
@@ -91,9 +110,16 @@ class TreePlan:
 
 
 def _runners_up(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    listed = fields.data.get("runners_up") or []
+    listed = fields.data.get("runners_up")
+    if listed is None:
+        return ()
     if not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed):
         raise fields.wrong("runners_up", "a list of mappings")
+    for number, entry in enumerate(listed, 1):
+        size = entry.get("size")
+        if not is_count(size) and ("size" in entry or entry.get("shape") == "chain"):
+            where = f"{fields.source}: 'runners_up' entry {number}"
+            raise BadInput(f"{where} has size {shown(size)}; expected a whole number of at least 1")
     return tuple(listed)
 
 
@@ -101,13 +127,28 @@ def _prediction(fields: Fields) -> Prediction | None:
     if "predicted" not in fields.data:
         return None
     stated = fields.mapping("predicted")
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {}
     for key in ("tokens_per_step", "seconds_per_step", "speedup"):
         value = stated.get(key)
         if value is not None and not (is_number(value) and value > 0):
-            raise BadInput(f"{fields.source}: 'predicted.{key}' is {value!r}; expected a number above 0")
+            raise BadInput(f"{fields.source}: 'predicted.{key}' is {shown(value)}; expected a number above 0")
         if value is not None:
             values[key] = value
+    for key in ("tokens_per_step_interval", "speedup_interval"):
+        ends = stated.get(key)
+        if ends is None:
+            continue
+        if not (
+            isinstance(ends, list) and len(ends) == 2 and all(map(is_number, ends)) and ends[0] <= ends[1]
+        ):
+            raise BadInput(
+                f"{fields.source}: 'predicted.{key}' is {shown(ends)}; expected a lower and an upper end"
+            )
+        values[key] = (ends[0], ends[1])
+    if (optimism := stated.get("optimism")) is not None:
+        if not is_number(optimism):
+            raise BadInput(f"{fields.source}: 'predicted.optimism' is {shown(optimism)}; expected a number")
+        values["optimism"] = optimism
     if "tokens_per_step" not in values:
         raise BadInput(f"{fields.source}: 'predicted' has no 'tokens_per_step'")
     return Prediction(**values)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from itertools import zip_longest
 from typing import Any
 
 from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_number
@@ -25,20 +27,22 @@ _KEYS = ("schema", "conditions", "trials", "accepted", "p", "standard_error", "s
 #: What it means where a file's conditions do not have it, as those made before there was a choice.
 UNSTATED = {"verifier": "sequoia"}
 
-#: Conditions in which runs that are merged may differ.
-_MAY_DIFFER = {"dataset", "seed"}
-
 
 @dataclass(frozen=True)
 class PromptCounts:
     """What one prompt contributed: trials by depth, acceptances by depth and rank.
 
     Expectations are allowed in place of counts: the teacher-forced estimator adds up probabilities.
+    `prompt` is its place among the prompts, `id` its name, `digest` the identity of its content, and `seed`
+    that of its text where one was drawn. Files made by hand or by older versions have the place alone.
     """
 
     prompt: int
     trials: tuple[float, ...]
     accepted: Rows
+    id: str = ""
+    digest: str = ""
+    seed: int | None = None
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> PromptCounts:
@@ -47,12 +51,17 @@ class PromptCounts:
             int(entry["prompt"]),
             tuple(map(_count, entry["trials"])),
             tuple(tuple(map(_count, row)) for row in entry["accepted"]),
+            str(entry.get("id", "")),
+            str(entry.get("digest", "")),
+            None if entry.get("seed") is None else int(entry["seed"]),
         )
 
     def to_entry(self) -> dict[str, Any]:
         """The counts as they stand in a file."""
         return {
             "prompt": self.prompt,
+            **{key: value for key in ("id", "digest") if (value := getattr(self, key))},
+            **({} if self.seed is None else {"seed": self.seed}),
             "trials": [_short(value) for value in self.trials],
             "accepted": [[_short(value) for value in row] for row in self.accepted],
         }
@@ -90,34 +99,6 @@ class AcceptanceRates:
         ]
         return cls(tuple(rows), dict(conditions), tuple(samples), dict(record or {}))
 
-    def merged(self, other: AcceptanceRates) -> AcceptanceRates:
-        """Both runs' samples together. Raises `BadInput` where they are not of the same thing."""
-        for name, rates in (("the first", self), ("the second", other)):
-            if not rates.samples:
-                raise BadInput(f"{name} rates file has no counts, only p; counts are needed to merge")
-        for key in sorted({*self.conditions, *other.conditions} - _MAY_DIFFER):
-            mine, theirs = (each.conditions.get(key, UNSTATED.get(key)) for each in (self, other))
-            if mine != theirs:
-                raise BadInput(
-                    f"rates of different conditions do not add up: '{key}' is {mine!r} and {theirs!r}"
-                )
-        shapes = [[len(row) for row in rates.samples[0].accepted] for rates in (self, other)]
-        if shapes[0] != shapes[1]:
-            raise BadInput("rates of different depths or ranks do not add up; measure both with the same")
-        conditions = dict(self.conditions)
-        for key in _MAY_DIFFER & {*self.conditions, *other.conditions}:
-            mine, theirs = self.conditions.get(key), other.conditions.get(key)
-            if mine != theirs:
-                conditions[key] = [
-                    *(mine if isinstance(mine, list) else [mine]),
-                    *(theirs if isinstance(theirs, list) else [theirs]),
-                ]
-        renumbered = [
-            PromptCounts(number, sample.trials, sample.accepted)
-            for number, sample in enumerate((*self.samples, *other.samples))
-        ]
-        return AcceptanceRates.from_samples(renumbered, conditions)
-
     @property
     def trials(self) -> tuple[float, ...]:
         """Trials by depth, over all prompts."""
@@ -125,7 +106,7 @@ class AcceptanceRates:
 
     @property
     def row_trials(self) -> tuple[float, ...]:
-        """Trials behind each measured row of `p`: of its depth, or of all that the last row pools."""
+        """Trials of each measured row of `p`: of its depth, or of all that the last row pools."""
         return tuple(count for _, count in _pools(self.trials))
 
     @property
@@ -135,7 +116,7 @@ class AcceptanceRates:
 
     def standard_errors(self) -> tuple[float, ...]:
         """Standard error of each rank's rate under the root; empty for fewer than two prompts."""
-        if len(self.samples) < 2:
+        if len(by_prompt(self.samples)) < 2:
             return ()
         return tuple(pooled_rate(self.samples, rank)[1] for rank in range(len(self.samples[0].accepted[0])))
 
@@ -147,10 +128,13 @@ class AcceptanceRates:
             return cls(_rows(data, source, "p", by_hand=True))
         fields = Fields(source, data, _KEYS, "rates file", SCHEMA, required=False)
         rows = _rows(fields.require("p"), source, "p", by_hand="trials" not in data)
+        samples = _samples(fields)
+        _check_totals(fields, samples)
+        _check_rates(fields, rows, samples)
         return cls(
             rows,
             fields.mapping("conditions"),
-            _samples(fields),
+            samples,
             {k: data[k] for k in RECORD_KEYS if k in data},
         )
 
@@ -168,12 +152,25 @@ class AcceptanceRates:
         return data
 
 
+def by_prompt(samples: Sequence[PromptCounts]) -> list[PromptCounts]:
+    """The counts of each prompt: the sum where a prompt has several texts, of different seeds."""
+    groups: dict[str | int, list[PromptCounts]] = {}
+    for number, sample in enumerate(samples):
+        groups.setdefault(sample.digest or number, []).append(sample)
+    found = []
+    for group in groups.values():
+        trials, accepted = _pooled(group)
+        found.append(replace(group[0], trials=tuple(trials), accepted=tuple(map(tuple, accepted))))
+    return found
+
+
 def pooled_rate(samples: Sequence[PromptCounts], rank: int) -> tuple[float, float]:
     """The rate of a rank under the root, and its standard error (infinite for a single prompt).
 
-    Trials within one text depend on each other, so the prompt is the unit: the usual linearised error of a
+    Trials on one prompt depend on each other, so the prompt is the unit: the usual linearised error of a
     ratio of sums over clusters.
     """
+    samples = by_prompt(samples)
     trials = [sample.trials[0] for sample in samples]
     hits = [sample.accepted[0][rank] for sample in samples]
     total, count = sum(trials), len(samples)
@@ -293,3 +290,61 @@ def _samples(fields: Fields) -> tuple[PromptCounts, ...]:
             raise BadInput(f"{where} has more acceptances than trials")
         samples.append(sample)
     return tuple(samples)
+
+
+def _check_rates(fields: Fields, rows: Rows, samples: Sequence[PromptCounts]) -> None:
+    """Refuse rates that are not accepted / trials of the counts beside them.
+
+    A row is that of its depth. The last one may also pool its depth and all deeper ones.
+    """
+    if not samples:
+        return
+    trials, accepted = _pooled(samples)
+    if len(rows) > len(trials):
+        raise BadInput(f"{fields.source}: 'p' has {len(rows)} rows; 'trials' has {len(trials)} depths")
+    for depth, row in enumerate(rows):
+        ends = {depth + 1} | ({len(trials)} if depth == len(rows) - 1 else set())
+        found = [
+            _first_difference(row, [sum(column) for column in zip(*accepted[depth:end], strict=True)], count)
+            for end in sorted(ends)
+            if (count := sum(trials[depth:end]))
+        ]
+        if found and all(found):
+            raise BadInput(f"{fields.source}: 'p' row {depth + 1}, {found[0]}")
+
+
+def _first_difference(row: Sequence[float], accepted: Sequence[float], trials: float) -> str:
+    """The first rate that is not accepted / trials within rounding, in words; empty where all are."""
+    for rank, (rate, count) in enumerate(zip_longest(row, accepted[: len(row)]), start=1):
+        if count is None:
+            return f"rank {rank}, has no counts: 'accepted' has {len(accepted)} ranks"
+        if abs(rate - count / trials) > _rounding(rate):
+            return f"rank {rank}, is {rate}; accepted / trials is {_short(count)} / {_short(trials)}"
+    return ""
+
+
+def _rounding(value: float) -> float:
+    """Half of a number's last decimal as written, from the second on, and what counts are rounded by."""
+    exponent = Decimal(repr(value)).as_tuple().exponent
+    return 0.5 * 10.0 ** min(-2, int(exponent)) + 1e-5
+
+
+def _check_totals(fields: Fields, samples: Sequence[PromptCounts]) -> None:
+    """Refuse `trials` and `accepted` that are not the sums over `samples`, where a file has both."""
+    if "samples" not in fields.data:
+        return
+    trials, accepted = _pooled(samples)
+    for key, sums in (("trials", trials), ("accepted", accepted)):
+        stated = fields.data.get(key, sums)
+        flat = [value for each in (stated, sums) for value in _flattened(each)]
+        half = len(flat) // 2
+        if len(_flattened(stated)) != half or not all(
+            is_number(one) and abs(one - other) <= 1e-3 * (1 + len(samples))
+            for one, other in zip(flat[:half], flat[half:], strict=True)
+        ):
+            raise fields.wrong(key, "the sums over 'samples'")
+
+
+def _flattened(value: Any) -> list[Any]:
+    """The numbers of a list of lists, a list or a number."""
+    return [inner for each in value for inner in _flattened(each)] if isinstance(value, list) else [value]

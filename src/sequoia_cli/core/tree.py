@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from sequoia_cli.core.parsing import shown
 from sequoia_cli.errors import BadInput
 
 
@@ -27,7 +28,7 @@ class TokenTree:
             raise BadInput("the tree has no nodes; the root alone is [-1]")
         for node, parent in enumerate(self.parents):
             if not isinstance(parent, int) or isinstance(parent, bool):
-                raise BadInput(f"node {node} has parent {parent!r}; a parent is a whole number")
+                raise BadInput(f"node {node} has parent {shown(parent)}; a parent is a whole number")
             if node == 0:
                 if parent != -1:
                     raise BadInput(f"node 0 has parent {parent}; the root comes first, with parent -1")
@@ -105,6 +106,11 @@ class TokenTree:
     def is_chain(self) -> bool:
         """Whether each node has at most one child and there is more than the root."""
         return self.size > 1 and self.max_branch == 1
+
+    @property
+    def is_chains(self) -> bool:
+        """Whether only the root has more than one child: one chain or several."""
+        return self.size > 1 and all(len(run) <= 1 for run in self.children[1:])
 
     def path(self, node: int) -> list[int]:
         """Nodes from the root to `node`, both included."""

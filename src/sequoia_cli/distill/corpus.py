@@ -14,7 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sequoia_cli.core.artifact import read_document, render, write_atomically
+from sequoia_cli.core.artifact import read_document, render
+from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.engine.loading.tensors import save_tensors
 from sequoia_cli.errors import BadInput, SequoiaError
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sequoia_cli.core.seeds import mixed
 from sequoia_cli.errors import BadInput
 
 #: Stands where a turn's text goes when a chat template is taken apart.
@@ -47,11 +47,6 @@ class Lengths:
     user: int = 96
     opening: int = 16
     answer: int = 128
-
-
-def mixed(*numbers: int) -> int:
-    """A seed of 64 bits for these numbers together: of their sum, others would have the same."""
-    return int.from_bytes(hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()[:8], "big")
 
 
 def chats(

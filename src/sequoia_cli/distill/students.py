@@ -30,6 +30,7 @@ from sequoia_cli.engine.head import OutputHead, output_head
 from sequoia_cli.engine.loading.feature import save_feature
 from sequoia_cli.engine.loading.sharing import end_names, share_ends, share_whole_head
 from sequoia_cli.engine.loading.tensors import WITH_MORE_ROOM, save_tensors
+from sequoia_cli.engine.loading.tokenizers import tokenizer_digest
 from sequoia_cli.engine.loading.vocabulary import cut_head
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput, SequoiaError
@@ -203,7 +204,12 @@ def _equal(first: OutputHead, second: OutputHead) -> bool:
     )
 
 
-def _twin(model: PreTrainedModel) -> PreTrainedModel:
+def twin(target: LanguageModel) -> LanguageModel:
+    """The target with modules of its own around the same weights, so that it can be prepared for speed."""
+    return LanguageModel(_twin(target.model))
+
+
+def _twin(model: M) -> M:
     """Modules of its own around the same weights."""
     parts = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, parts)
@@ -220,16 +226,17 @@ class Kept:
     def draft(self, ids: Tensor | None) -> Draft:
         """The draft with a head for these ids, None for all.
 
-        Shares all weights with the student but those of the head, where both have one dtype.
+        Shares all weights with the student but those of the head, where both have one dtype, and no modules:
+        it can be prepared for speed, and the student trained further.
         """
         target, network = self.target, self._network
         if isinstance(network, FeatureModel):
             embedding = target.model.get_input_embeddings()
-            return FeatureDraft(network, embedding, self.own.only(ids), target.context_limit, ids)
-        twin = _twin(network)
+            return FeatureDraft(_twin(network), embedding, self.own.only(ids), target.context_limit, ids)
+        model = _twin(network)
         if ids is not None:
-            cut_head(twin, ids)
-        return IndependentDraft(LanguageModel(twin), target.vocabulary, ids)
+            cut_head(model, ids)
+        return IndependentDraft(LanguageModel(model), target.vocabulary, ids)
 
     @cached_property
     def _network(self) -> FeatureModel | PreTrainedModel:
@@ -257,7 +264,8 @@ class Kept:
         network, student = self._network, self.student
         if isinstance(student, FeatureStudent):
             assert isinstance(network, FeatureModel)
-            save_feature(folder, network, name, self.target.vocabulary)
+            digest = tokenizer_digest(tokenizer)
+            save_feature(folder, network, name, self.target.vocabulary, digest)
             return
         assert not isinstance(network, FeatureModel)
         network.config.save_pretrained(folder)

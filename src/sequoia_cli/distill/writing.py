@@ -8,11 +8,12 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from sequoia_cli.core.seeds import mixed
 from sequoia_cli.distill.corpus import Corpus, Text
-from sequoia_cli.distill.scripts import Given, Script, Written, mixed
+from sequoia_cli.distill.scripts import Given, Script, Written
 from sequoia_cli.engine.draw import draw_rows
+from sequoia_cli.engine.finite import not_finite
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.errors import SequoiaError
 
 
 def write_corpus(
@@ -59,7 +60,7 @@ def write(
     Every row of the cache is as long as the pass, and the mask hides from a text what stood there before it.
     Texts that the end of the pass cuts short count too; those of one token, which are the last to begin, do
     not. They come in the order they began in, so that the first are as long as any; none where there are no
-    scripts. Raises `SequoiaError` for logits that are no numbers.
+    scripts. Raises `SequoiaError` for logits that are not finite.
     """
     writers: list[_Writer | None] = [_Writer(script, start=0) for script in islice(scripts, rows)]
     rows = len(writers)
@@ -157,8 +158,6 @@ def _sample(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> Tensor:
     """(rows,) tokens of (rows, vocabulary) logits, each at its own temperature; 0 takes the most probable."""
     best = logits.max(-1)
     if not torch.isfinite(best.values).all():
-        raise SequoiaError(
-            "the target's logits are not numbers", hint="its weights may be damaged, or try --dtype float32"
-        )
+        raise not_finite("target", logits.dtype, "a token that it writes")
     scaled = (logits - best.values[:, None]).float() / temperatures.clamp(min=1e-3)[:, None]
     return torch.where(temperatures > 0, draw_rows(scaled.softmax(-1), uniforms), best.indices)

@@ -1,4 +1,4 @@
-"""The tree key-value cache: preallocated rows, tree nodes written behind the prefix, one path gathered."""
+"""The tree key-value cache: rows to write to, tree nodes written after the prefix, one path gathered."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from sequoia_cli.engine.upload import upload
 
+#: Rows that a layer starts with, where its capacity is larger.
+_FIRST_ROWS = 1024
+
 
 class TreeLayer(CacheLayerMixin):
-    """Keys and values of one attention layer, (1, heads, capacity, head_dim) each, allocated at first use.
+    """Keys and values of one attention layer, (1, heads, rows, head_dim) each, allocated at first use.
 
-    All rows are kept, also in layers with a sliding window: the window is the mask's business.
+    They grow with the text up to `capacity` rows, twice as many each time, since most texts end before their
+    budget does. All rows are kept, also in layers with a sliding window: the window is the mask's business.
     """
 
     is_sliding = False
@@ -23,13 +27,16 @@ class TreeLayer(CacheLayerMixin):
     def __init__(self, capacity: int) -> None:
         super().__init__()
         self.capacity = capacity
+        #: Rows to allocate at first.
+        self.first_rows = _FIRST_ROWS
         self.length = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate the rows in the shape, dtype and device of the first states."""
+        """Allocate the first rows in the shape, dtype and device of the first states."""
         self.device = key_states.device
-        self.keys = key_states.new_empty((*key_states.shape[:2], self.capacity, key_states.shape[3]))
-        self.values = value_states.new_empty((*value_states.shape[:2], self.capacity, value_states.shape[3]))
+        rows = min(self.capacity, max(self.first_rows, key_states.shape[2]))
+        self.keys = key_states.new_empty((*key_states.shape[:2], rows, key_states.shape[3]))
+        self.values = value_states.new_empty((*value_states.shape[:2], rows, value_states.shape[3]))
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -49,14 +56,23 @@ class TreeLayer(CacheLayerMixin):
         """
         if self.length + rows > self.capacity:
             raise ValueError(f"{rows} rows behind {self.length} do not fit into {self.capacity}")
+        if self.length + rows > self.keys.shape[2]:
+            room = min(self.capacity, max(2 * self.keys.shape[2], self.length + rows))
+            self.keys, self.values = (self._moved(states, room) for states in (self.keys, self.values))
         self.length += rows
         return self.keys, self.values, self.length
+
+    def _moved(self, states: Tensor, rows: int) -> Tensor:
+        """A copy of the rows in use, with room for `rows`."""
+        larger = states.new_empty((*states.shape[:2], rows, states.shape[3]))
+        larger[:, :, : self.length] = states[:, :, : self.length]
+        return larger
 
     def keep(self, prefix: int, rows: Tensor | None, count: int) -> None:
         """Keep the first `prefix` rows and, of those behind, `rows` (None: the first `count`)."""
         if rows is not None and self.is_initialized:  # one that reads the rows of another layer has none
             for states in (self.keys, self.values):
-                states[:, :, prefix : prefix + count] = states.index_select(2, rows)
+                states[:, :, prefix : prefix + count] = states.index_select(2, rows.to(states.device))
         self.length = prefix + count
 
     def get_seq_length(self) -> int:
@@ -68,7 +84,7 @@ class TreeLayer(CacheLayerMixin):
         return self.length + query_length, 0
 
     def get_max_length(self) -> int:
-        """Rows allocated."""
+        """Rows that there can be."""
         return self.capacity
 
     get_max_cache_shape = get_max_length  # its name before transformers 5.24
@@ -91,6 +107,10 @@ class TreeCache(Cache):
     def length(self) -> int:
         """Rows in use: committed tokens, and tree nodes that no `keep` has decided on yet."""
         return self.layers[0].length
+
+    def forget(self, prefix: int) -> None:
+        """Keep `prefix` rows; nothing may read what the others hold, not even under a mask."""
+        self.keep(prefix, [])
 
     @torch.inference_mode()
     def keep(self, prefix: int, offsets: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,10 +11,12 @@ from torch import Tensor
 from sequoia_cli.core.ending import cut
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draft import Draft
+from sequoia_cli.engine.finite import NotFinite, checked, not_finite
 from sequoia_cli.engine.grow import Grown, grow
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.masks import Masks
 from sequoia_cli.engine.merge import Merged, merge, unmerged
+from sequoia_cli.engine.model import Output
 from sequoia_cli.engine.step import (
     CONTEXT,
     DRAFT,
@@ -28,7 +30,7 @@ from sequoia_cli.engine.step import (
     Stopwatch,
 )
 from sequoia_cli.engine.upload import upload
-from sequoia_cli.engine.verify import Verdict, verify_greedy
+from sequoia_cli.engine.verify import Verdict, verify_greedy, verify_matching
 from sequoia_cli.engine.verify_at_once import read_verdict
 from sequoia_cli.engine.warp import probabilities
 from sequoia_cli.errors import BadInput
@@ -45,6 +47,16 @@ def _with_room(drafts: Sequence[Draft], prefix: int) -> tuple[Draft, ...]:
     return tuple(draft for draft in drafts if draft.context_limit - prefix > 1)
 
 
+def _read(table: Tensor, grown: Sequence[Grown]) -> list[list[int]]:
+    """The (rows, columns) on the host. Raises `NotFinite` for a draft, which the same read tells."""
+    flags = [one.finite[None].to(table) for one in grown]
+    flat = torch.cat((table.flatten(), *flags)).tolist()
+    if bad := [number for number, flag in enumerate(flat[table.numel() :]) if not flag]:
+        raise NotFinite(draft=bad[0])
+    width = table.shape[1]
+    return [flat[first : first + width] for first in range(0, table.numel(), width)]
+
+
 class Continuation:
     """One text being continued: both caches, the root, and what is left of the budget."""
 
@@ -54,7 +66,7 @@ class Continuation:
         self.decoder, self.target, self.tree = decoder, decoder.target, decoder.tree
         self.sampling, self.draft_sampling = decoder.sampling, decoder.draft_sampling
         self.generator = generator
-        self.remaining = budget
+        self.remaining, self.steps = budget, 0
         self.limit = self.target.context_limit
         if not prompt:
             raise BadInput("the prompt has no tokens")
@@ -84,6 +96,7 @@ class Continuation:
     def step(self, eos_ids: Sequence[int]) -> Step:
         """Draft, merge, verify, commit."""
         watch = Stopwatch(self.target.device)
+        self.steps += 1
         prefix = self.cache.length
         self.drafts = _with_room(self.drafts, prefix)
         layout = self.decoder.layout(self._room(prefix))
@@ -101,9 +114,16 @@ class Continuation:
         output = self.target.forward(tokens, prefix + depths, self.cache, masks, hidden=self._reads_hidden)
         watch.lap(TARGET)
 
-        ids, verdict = self._verify(layout, merged, grown, tokens, output.logits, noise[nodes:], watch)
+        uniforms = noise[nodes:]
+        try:
+            ids, verdict = self._verify(layout, merged, grown, tokens, output.logits, uniforms, watch)
+            kept = verdict.path
+        except NotFinite as found:
+            ids, verdict, output = self._by_paths(layout, merged, grown, tokens, uniforms, found.draft)
+            kept = tuple(range(len(verdict.path)))
+            watch.awaited(VERIFY)
         new = [ids[node] for node in verdict.path[1:]] + [verdict.next_token]
-        self._commit(layout, merged or unmerged(tree, ids), prefix, verdict.path, new, output.hidden)
+        self._commit(layout, merged or unmerged(tree, ids), prefix, verdict.path, kept, new, output.hidden)
         watch.lap(VERIFY)
 
         emitted, finish = self._emit(new, eos_ids)
@@ -123,6 +143,61 @@ class Continuation:
             finish=finish,
             path=verdict.path,
         )
+
+    def _by_paths(
+        self,
+        layout: Layout,
+        merged: Merged | None,
+        grown: Sequence[Grown],
+        tokens: Tensor,
+        uniforms: Tensor,
+        draft: int | None,
+    ) -> tuple[Sequence[int], Verdict, Output]:
+        """What `_verify` returns where the forward over the tree gave numbers that are not finite.
+
+        One proposed token with a damaged embedding spoils every row of its forward: under the mask it has
+        weight 0, and 0 times NaN is NaN. So each row that the verifier asks for is computed from its own path
+        alone. The tree stays as it was drawn: to leave out what is damaged would change the distribution of
+        the text. The output is that of the accepted path. Raises `SequoiaError` where the target's own row is
+        not finite, or the numbers of that `draft`.
+        """
+        tree = merged.tree if merged else layout.tree
+        ids, prefix = tokens.tolist(), self.cache.length - len(tokens)
+
+        def run(path: Sequence[int]) -> Output:
+            self.cache.forget(prefix)
+            nodes = upload(path, tokens.device)
+            positions = torch.arange(prefix, prefix + len(path), device=tokens.device)
+            return self.target.forward(tokens[nodes], positions, self.cache, None, hidden=self._reads_hidden)
+
+        def row(node: int) -> Tensor:
+            return checked(probabilities(run(tree.path(node)).logits[-1], self.sampling), node)
+
+        where = f"step {self.steps}"
+        try:
+            row(0)
+            if draft is not None:
+                name = f"draft {draft + 1}" if len(self.drafts) > 1 else "draft"
+                raise not_finite(name, self.drafts[draft].dtype, where)
+            verdict = self._walk(layout, merged, grown, ids, row, uniforms)
+        except NotFinite:
+            raise not_finite("target", self.target.dtype, where) from None
+        return ids, verdict, run(verdict.path)
+
+    def _walk(
+        self,
+        layout: Layout,
+        merged: Merged | None,
+        grown: Sequence[Grown],
+        ids: Sequence[int],
+        row: Callable[[int], Tensor],
+        uniforms: Tensor,
+    ) -> Verdict:
+        """What the target accepts, node after node; `row` has its probabilities after one."""
+        drawn, rows = merged or unmerged(layout.tree, ids), [one.rows(layout) for one in grown]
+        # A greedy target draws its own choice.
+        rule = verify_matching if self.sampling.greedy else self.decoder.verifier.judge
+        return rule(ids, row, lambda node: drawn.drawn(node, rows), uniforms.tolist())
 
     @property
     def _reads_hidden(self) -> bool:
@@ -182,30 +257,31 @@ class Continuation:
         uniforms: Tensor,
         watch: Stopwatch,
     ) -> tuple[Sequence[int], Verdict]:
-        """The tokens of all nodes, and what the target accepts. Here the host waits for the device."""
+        """The tokens of all nodes, and what the target accepts. Here the host waits for the device.
+
+        Raises `NotFinite` for a draft, or a node that the walk reaches.
+        """
         tree = merged.tree if merged else layout.tree
         if self.sampling.greedy:
-            choices = logits.max(-1).indices  # argmax is slower
-            queued = torch.stack((tokens, choices))
+            best = logits.max(-1)  # argmax is slower; NaN is the largest
+            queued = torch.stack((tokens, best.indices.where(best.values.isfinite(), -1)))
             watch.lap(VERIFY)
-            ids, chosen = queued.tolist()
+            ids, chosen = _read(queued, grown)
             verdict = verify_greedy(tree, ids, chosen)
         elif self.decoder.judges_at_once and merged is None and logits.numel() <= _AT_ONCE:
             probs = torch.cat(grown[0].probs) if layout.expanded else logits.new_empty(0, logits.shape[-1])
             queued = self.decoder.judge(layout)(logits, probs, tokens, upload(uniforms, logits.device))
             watch.lap(VERIFY)
-            judged = queued.tolist()
+            judged = _read(queued, grown)
             ids, verdict = [row[0] for row in judged], read_verdict(judged)
         else:
             # Node after node: no other rule is judged at once, and a merged tree is of one step alone.
-            ids = tokens.tolist()
-            drawn, rows = merged or unmerged(tree, ids), [one.rows(layout) for one in grown]
-            verdict = self.decoder.verifier.judge(
-                ids,
-                lambda node: probabilities(logits[node], self.sampling),
-                lambda node: drawn.drawn(node, rows),
-                uniforms.tolist(),
-            )
+            (ids,) = _read(tokens[None], grown)
+
+            def row(node: int) -> Tensor:
+                return checked(probabilities(logits[node], self.sampling), node)
+
+            verdict = self._walk(layout, merged, grown, ids, row, uniforms)
         watch.awaited(VERIFY)
         return ids, verdict
 
@@ -215,12 +291,16 @@ class Continuation:
         merged: Merged,
         prefix: int,
         path: Sequence[int],
+        kept: Sequence[int],
         new: Sequence[int],
         hidden: Tensor | None,
     ) -> None:
-        """Keep the path in all caches; the last of the new tokens is the next root."""
-        self.cache.keep(prefix, path)
-        hidden = hidden[upload(path, hidden.device)] if hidden is not None else None
+        """Keep the path in all caches; the last of the new tokens is the next root.
+
+        `kept` are the path's rows in the target's last forward.
+        """
+        self.cache.keep(prefix, kept)
+        hidden = hidden[upload(kept, hidden.device)] if hidden is not None else None
         for number, draft in enumerate(self.drafts):
             draft.commit(layout, merged.own_path(number, path), new, hidden)
         self.root = new[-1]

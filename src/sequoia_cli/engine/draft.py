@@ -27,6 +27,8 @@ class Draft(Protocol):
     reads_hidden: bool
     #: (columns,) the target's id of each column of `expand`; None where the columns are the ids from 0.
     ids: Tensor | None
+    #: What it computes in.
+    dtype: torch.dtype
 
     def make_fast(self) -> None:
         """Prepare all that it runs for speed, once and for good; its proposals stay what they are."""
@@ -41,7 +43,7 @@ class Draft(Protocol):
         """
 
     def expand(self, layout: Layout, level: int, tokens: Tensor, sampling: Sampling) -> Tensor:
-        """Probabilities (nodes, vocabulary), float32 or wider, behind the nodes `layout.expanded[level]`.
+        """`probabilities` (nodes, vocabulary), float32 or wider, after the nodes `layout.expanded[level]`.
 
         `tokens` are the tokens of these nodes. The columns are `ids`; what has no column is never proposed.
         """
@@ -68,7 +70,7 @@ class IndependentDraft:
 
     def __init__(self, model: LanguageModel, target_vocabulary: int, ids: Tensor | None = None) -> None:
         """`ids` are the target's ids of the rows of the model's head, where that was cut down to them."""
-        self.model = model
+        self.model, self.dtype = model, model.dtype
         self.context_limit = model.context_limit
         self.ids = ids
         self._columns = len(ids) if ids is not None else min(model.vocabulary, target_vocabulary)

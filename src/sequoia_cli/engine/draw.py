@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +42,8 @@ def draw_children(probs: Tensor, counts: Sequence[int], noise: Noise) -> list[Te
     if isinstance(noise, torch.Generator):
         tokens = _race(probs, most, noise)
     else:
-        tokens, left = _without_replacement(probs, noise[:, :most])
+        without_replacement = on_host if probs.device.type == "cpu" else on_device
+        tokens, left = without_replacement(_cumulative(probs), noise[:, :most])
         for row in (left < _THIN).nonzero()[:, 0].tolist():
             tokens[row] = _one_by_one(probs[row], noise[row, :most])
     return [tokens[row, :count] for row, count in enumerate(counts)]
@@ -70,32 +73,67 @@ def top_children(probs: Tensor, counts: Sequence[int], noise: Noise | None = Non
     return [tokens[row, :count] for row, count in enumerate(counts)]
 
 
-def _without_replacement(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """(rows, children) tokens by inversion of the cumulative distribution, and the mass left for the last.
+def on_host(cumulative: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """(rows, children) tokens by inversion of (rows, vocabulary) sums, and the mass left for the last child.
 
     The mass without the tokens drawn so far is a shorter line; a point on it is carried over to the whole
-    line by adding back, in order of position, the mass of each drawn token that lies before it.
+    line by adding, in order of position, the mass of each drawn token that lies before it.
     """
-    cumulative = _cumulative(probs)
-    starts: list[Tensor] = []
-    ends: list[Tensor] = []
+    rows = [_on_line(*each) for each in zip(cumulative.numpy(), uniforms.tolist(), strict=True)]
+    tokens, left = zip(*rows, strict=True)
+    return torch.tensor(tokens), torch.tensor(left, dtype=torch.float64)
+
+
+def _on_line(line: np.ndarray, uniforms: Sequence[float]) -> tuple[list[int], float]:
+    # Children are few, and numbers of Python's own cost far less than the launch of an operation over some.
+    left, width = float(line[-1]), 0.0
+    largest = math.nextafter(left, 0)
+    tokens: list[int] = []
+    gone: list[tuple[float, float]] = []  # in order of position
+    for uniform in uniforms:
+        left -= width
+        point, passed = uniform * left, 0
+        for start, end in gone:
+            if point < start:
+                break
+            # At least `end`: rounding must not put the point back into a token that is gone.
+            point = max(point + (end - start), end)
+            passed += 1
+        token = int(line.searchsorted(min(point, largest), side="right"))
+        start, end = float(line[token - 1]) if token else 0.0, float(line[token])
+        gone.insert(passed, (start, end))
+        tokens.append(token)
+        width = end - start
+    return tokens, left
+
+
+def on_device(cumulative: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """The same without the host asking for anything, by operations over all rows and drawn tokens."""
+    zero = torch.zeros_like(cumulative[:, :1])
+    # Of each drawn token, in order of position: where its mass starts and ends.
+    starts = ends = zero[:, :0]
     drawn: list[Tensor] = []
     left = cumulative[:, -1]
     for child in range(uniforms.shape[1]):
         if drawn:
-            left = left - (ends[-1] - starts[-1])
+            left = cumulative[:, -1] - (ends - starts).sum(1)
         point = uniforms[:, child].to(left) * left
-        if drawn:
-            start, order = torch.stack(starts, 1).sort(1)
-            end = torch.stack(ends, 1).gather(1, order)
-            for before, after in zip(start.unbind(1), end.unbind(1), strict=True):
-                # At least `after`: rounding must not put the point back into a token that is gone.
-                point = torch.where(point >= before, torch.maximum(point + (after - before), after), point)
-        token = _locate(cumulative, point)
+        token = _locate(cumulative, _beside(point, starts, ends, zero))[:, None]
         drawn.append(token)
-        ends.append(cumulative.gather(1, token[:, None])[:, 0])
-        starts.append(ends[-1] - probs.gather(1, token[:, None])[:, 0])
-    return torch.stack(drawn, 1), left
+        start = torch.where(token > 0, cumulative.gather(1, (token - 1).clamp(min=0)), zero)
+        starts, order = torch.cat((starts, start), 1).sort(1)
+        ends = torch.cat((ends, cumulative.gather(1, token)), 1).gather(1, order)
+    return torch.cat(drawn, 1), left
+
+
+def _beside(point: Tensor, starts: Tensor, ends: Tensor, zero: Tensor) -> Tensor:
+    """(rows,) points on the whole line for those on what is left without (rows, drawn) intervals in order."""
+    # Where the point comes to lie if it passes no interval, the first, the first two, ... It is never before
+    # the end of an interval that it has passed: rounding must not put it back into a token that is gone.
+    lies = torch.cat((zero, (ends - starts).cumsum(1)), 1) + point[:, None]
+    lies = torch.maximum(lies, torch.cat((zero, ends), 1))
+    passes = (lies[:, :-1] >= starts).cumprod(1).sum(1, keepdim=True)
+    return lies.gather(1, passes)[:, 0]
 
 
 def _race(probs: Tensor, most: int, generator: torch.Generator) -> Tensor:
@@ -134,7 +172,12 @@ def _cumulative(probs: Tensor) -> Tensor:
 
 
 def _locate(cumulative: Tensor, point: Tensor) -> Tensor:
-    """(rows,) index of the first entry above `point`: a token without mass is never found."""
+    """(rows,) index of the first entry above `point`: a token without mass is never found.
+
+    Among NaN nothing is found. The last index is returned, which can be looked up; whoever reads such rows
+    refuses them (see `engine/finite.py`).
+    """
     last = cumulative[:, -1]
     point = torch.minimum(point, torch.nextafter(last, torch.zeros_like(last)))
-    return torch.searchsorted(cumulative, point[:, None], right=True)[:, 0]
+    found = torch.searchsorted(cumulative, point[:, None], right=True)[:, 0]
+    return found.clamp_(max=cumulative.shape[-1] - 1)

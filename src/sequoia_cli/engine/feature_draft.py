@@ -49,8 +49,8 @@ class FeatureDraft:
         """`embedding` and `head` are the target's; `ids` says which ids the head's rows are for."""
         self.model, self.embedding, self.head, self.ids = model, embedding, head, ids
         self.context_limit = context_limit
-        self._dtype = head.weight.dtype
-        self._rotation = model.rotation(torch.arange(0, device=head.weight.device), self._dtype)
+        self.dtype = head.weight.dtype
+        self._rotation = model.rotation(torch.arange(0, device=head.weight.device), self.dtype)
         self._recorder: Recorder | None = None
         self._rows = RowPool()
 
@@ -81,8 +81,8 @@ class FeatureDraft:
         self._cache = self._rows.lease(layers, capacity) if self._recorder else TreeCache(layers, capacity)
         self._masks: dict[tuple[Layout, int], TreeMask] = {}
         self._chains: dict[int, TreeMask] = {}
-        self._rotation = self.model.rotation(torch.arange(capacity + 1, device=prompt.device), self._dtype)
-        before = torch.zeros(1, self.model.config.width, dtype=self._dtype, device=prompt.device)
+        self._rotation = self.model.rotation(torch.arange(capacity + 1, device=prompt.device), self.dtype)
+        before = torch.zeros(1, self.model.config.width, dtype=self.dtype, device=prompt.device)
         if hidden is not None:
             before = torch.cat((before, hidden))
         self._committed = 0
@@ -143,7 +143,7 @@ class FeatureDraft:
         cache = self._cache.rows.inner
 
         def run(tokens: Tensor, before: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-            rotation = self.model.rotation(positions, self._dtype)
+            rotation = self.model.rotation(positions, self.dtype)
             return (self._pass(tokens, before, rotation, mask, cache),)
 
         return run

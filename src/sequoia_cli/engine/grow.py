@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import Noise, top_children
+from sequoia_cli.engine.finite import finite_rows
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.step import DRAFT, Stopwatch
@@ -24,11 +25,13 @@ Draw = Callable[[Tensor, Sequence[int], Noise], list[Tensor]]
 class Grown:
     """Tokens of all nodes, (nodes,) on the device, and what children were drawn from.
 
-    `probs[level]` has the draft's probabilities behind the nodes `layout.expanded[level]`.
+    `probs[level]` has the draft's probabilities after the nodes `layout.expanded[level]`; `finite`, a single
+    boolean on the device, says whether they are numbers.
     """
 
     tokens: Tensor
     probs: list[Tensor]
+    finite: Tensor
 
     def rows(self, layout: Layout) -> dict[int, Tensor]:
         """The probabilities behind each expanded node."""
@@ -53,10 +56,11 @@ def grow(
     """
     tree = layout.tree
     tokens = torch.full((tree.size,), root, dtype=torch.long, device=target.device)
-    levels = []
+    levels, finite = [], []
     for level, nodes in enumerate(layout.expanded):
         probs = draft.expand(layout, level, tokens[layout.expanded_rows[level]], sampling)
         runs = [tree.children[node] for node in nodes]
+        finite.append(finite_rows(probs))
         drawn, probs = pick_children(
             probs,
             layout.child_counts[level],
@@ -69,7 +73,7 @@ def grow(
         tokens[runs[0].start : runs[-1].stop] = torch.cat(drawn)
         levels.append(probs)
         watch.lap(DRAFT)
-    return Grown(tokens, levels)
+    return Grown(tokens, levels, torch.cat(finite).all() if finite else tokens.new_ones((), dtype=torch.bool))
 
 
 def _of_children(uniforms: Tensor, runs: Sequence[range]) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +22,10 @@ from sequoia_cli.engine.fast.prepare import make_fast
 from sequoia_cli.engine.fast.tried import changed_by, trial_texts
 from sequoia_cli.engine.layout import Layout, MaskArgument
 from sequoia_cli.engine.masks import Masks
-from sequoia_cli.errors import SequoiaError
+from sequoia_cli.errors import BadInput, SequoiaError
 
 #: A prompt is run in pieces of this many tokens (see `prefill_pieces`).
-_PREFILL_TOKENS = 512
+PREFILL_TOKENS = 512
 
 #: Tokens of the trial that replaying is put to.
 _TRIAL_TOKENS = 6
@@ -57,6 +58,10 @@ class LanguageModel:
         self._takes_positions = "position_ids" in parameters
         #: Positions that can be used; a very large number where the family sets no limit.
         self.context_limit = context_limit(self.config)
+        #: Largest relative error of its logits that rounding explains.
+        self.rounding = rounding(self.dtype, getattr(self.config, "num_hidden_layers", 1))
+        #: What the start-up test found the model's own logits to be; None before it and once it is over.
+        self.plain_logits: Tensor | None = None
         #: What records forwards over fixed buffers; None where there are none.
         self.recorder: Recorder | None = None
         self._rows = RowPool()
@@ -78,12 +83,22 @@ class LanguageModel:
         except Exception as failure:  # whatever a model asks of its modules that the fast ones lack
             why = f"{type(failure).__name__}: {failure}".splitlines()[0][:160]
             raise SequoiaError(f"family '{self.family}' has no fast forward: {why}", hint=hint) from failure
-        if not error <= rounding(self.dtype):
+        if math.isnan(error):
+            raise self.damaged("the model")
+        if not error <= self.rounding:
             raise SequoiaError(
                 f"the fast forward of family '{self.family}' changes its logits by {error:.2g}", hint=hint
             )
         if self.device.type == "cuda":
             self.fix_buffers(cuda_graphs(self.device))
+
+    def damaged(self, name: str) -> BadInput:
+        """What to say of weights that give logits which are not finite, whatever the tokens."""
+        width = str(self.dtype).removeprefix("torch.")
+        return BadInput(
+            f"{name}: its weights give logits that are not finite (NaN or infinity) in {width}",
+            hint="they may be damaged; where numbers overflow, a wider dtype such as float32 holds them",
+        )
 
     def compile(self, announce: Callable[[str], None]) -> bool:
         """Let the layers of a fast model run compiled (see `compile_blocks`); returns whether some do."""
@@ -104,7 +119,7 @@ class LanguageModel:
             part = slice(first, first + rows)
             return self.forward(tokens[part], positions[part], cache, None).logits
 
-        if not replays_truly(run, plain, fixed, rounding(self.dtype)):
+        if not replays_truly(run, plain, fixed, self.rounding):
             self.recorder.refuse("its logits are others when it is replayed behind a longer text")
             self.recorder = None
 
@@ -203,29 +218,48 @@ class LanguageModel:
         return Output(output.logits, output.hidden_states[-1] if hidden else None)
 
 
-def rounding(dtype: torch.dtype) -> float:
+def rounding(dtype: torch.dtype, layers: int) -> float:
     """Largest relative error of logits that rounding explains.
 
-    A wrong mask, position or cache row gives 0.2 and more in every family tried; bfloat16 gives up to 0.03
-    over 30 layers, float32 up to 1e-4.
+    In half precision each result is off by up to eps / 2 of its size, on every processor; how many rows a
+    product has at once decides which way. Up to 14 results of a layer pass on to the next, of either forward:
+    7 matrix products, the norms, the rotation, the two sums. They round independently, so their squares add
+    up, and twice the square root of the sum is the bound. Measured on processors that round few rows and
+    many rows differently: 0.01 for 2 layers of bfloat16, where the bound is 0.04; 0.03 for 30, where it is
+    0.1, which no bound exceeds. In float32 the order of the sums in a product counts as well: 1e-4 for 30
+    layers. A wrong mask, position or cache row gives 0.2 and more in every family tried.
     """
-    return {torch.float64: 1e-6, torch.float32: 1e-3}.get(dtype, 0.1)
+    if dtype in (torch.float32, torch.float64):
+        return 1e-3 if dtype is torch.float32 else 1e-6
+    return min(0.1, torch.finfo(dtype).eps * math.sqrt(14 * layers))
 
 
 def prefill_pieces(tokens: int) -> Iterator[slice]:
     """The pieces in which a prompt is run: that bounds the memory of its attention scores."""
-    for first in range(0, tokens, _PREFILL_TOKENS):
-        yield slice(first, min(first + _PREFILL_TOKENS, tokens))
+    for first in range(0, tokens, PREFILL_TOKENS):
+        yield slice(first, min(first + PREFILL_TOKENS, tokens))
 
 
 def context_limit(config: PreTrainedConfig) -> int:
     """Positions that a text may have.
 
-    Rotary frequencies that depend on the length of the text (Phi's long contexts, dynamic NTK) change behind
-    the original context, which leaves rows in the cache that were computed with others. Such texts end there.
+    Some rotary frequencies depend on the length of the text (Phi's long contexts, dynamic NTK). They change
+    once the text passes the original context, and the rows already in the cache were computed with the old
+    ones. Such texts end there.
     """
     limit = int(getattr(config, "max_position_embeddings", None) or 1 << 40)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in ("longrope", "dynamic"):
-        limit = min(limit, int(rope.get("original_max_position_embeddings") or limit))
+    for rope in _rope_settings([value for name, value in vars(config).items() if "rope" in name]):
+        kind = str(rope.get("rope_type") or rope.get("type"))
+        if kind in ("longrope", "su") or "dynamic" in kind:
+            original = rope.get("original_max_position_embeddings")
+            original = original or getattr(config, "original_max_position_embeddings", None)
+            limit = min(limit, int(original or limit))
     return limit
+
+
+def _rope_settings(value: object) -> Iterator[Mapping[str, Any]]:
+    """All settings of rotary embeddings in `value`; many configs have one set for each kind of layer."""
+    if isinstance(value, Mapping):
+        yield value
+    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _rope_settings(part)

@@ -23,7 +23,7 @@ class Quantised(NamedTuple):
 
     @property
     def weight(self) -> Tensor:
-        """The weights that they stand for, rounded to their dtype."""
+        """The weights that they stand for, rounded to their dtype, as layers without numbers have them."""
         return self.numbers.to(self.scales.dtype) * self.scales[:, None]
 
 

@@ -6,9 +6,10 @@ The engine itself knows ids only. A tokenizer is handed in, so that nothing heav
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from sequoia_cli.errors import BadInput
 
@@ -26,7 +27,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 def encode_prompt(
-    tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, raw: bool = False
+    tokenizer: Any, prompt: str | Sequence[Mapping[str, Any]], *, raw: bool = False
 ) -> list[int]:
     """The ids of a prompt: a plain text, or a chat as messages with `role` and `content`.
 
@@ -50,7 +51,7 @@ def encode_prompt(
     return ids
 
 
-def _encode_chat(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
+def _encode_chat(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> list[int]:
     try:
         ids = tokenizer.apply_chat_template(
             [dict(message) for message in messages],
@@ -73,7 +74,7 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _plain_text(prompt: str | Sequence[Mapping[str, str]], *, raw: bool) -> str:
+def _plain_text(prompt: str | Sequence[Mapping[str, Any]], *, raw: bool) -> str:
     if isinstance(prompt, str):
         return prompt
     if not raw:
@@ -89,6 +90,21 @@ def _plain_text(prompt: str | Sequence[Mapping[str, str]], *, raw: bool) -> str:
     )
 
 
+class _Special(NamedTuple):
+    """A special token that a stop string names, after `place` characters of the window and `pushed` ids."""
+
+    place: int
+    name: str
+    pushed: int
+
+
+class _Character(NamedTuple):
+    """A character to look for stop strings in. One of a special token's name has the ids pushed with it."""
+
+    value: str
+    pushed: int = 0
+
+
 class TextStream:
     """Text out of blocks of ids as they come, never cut inside a character, ended by a stop string.
 
@@ -96,6 +112,9 @@ class TextStream:
     stop string that is complete first (of two that end together, the longer). Where the blocks are cut makes
     no difference. Text that later ids could still change, or that may be the start of a stop string, is held
     back until it is settled.
+
+    A special token is not printed, but a stop string can name it: that stop string is then also looked for
+    in the text with the names of such tokens in it.
     """
 
     # Decoders are local but not pure: what an id prints depends on a few ids before it (a leading space is
@@ -109,9 +128,11 @@ class TextStream:
         self._skip_special_tokens = skip_special_tokens
         self._cleans_up = _cleans_up(tokenizer)
         self._kind = functools.cache(self._kind_of)
+        self._name = functools.cache(self._name_of)
         self._window: list[tuple[int, int]] = []  # (number of ids pushed with this one, id), visible ids only
         self._settled = 0
-        self._held = ""  # settled, but perhaps the start of a stop string
+        self._special: list[_Special] = []  # stand in or after text that is not settled yet
+        self._held: list[_Character] = []  # settled, but perhaps the start of a stop string
         self._pieces: list[str] = []
         self.stopped = False
         #: Ids that belong to the text: all that were pushed, or those up to the one that completed the stop.
@@ -126,36 +147,72 @@ class TextStream:
         """Take a block of ids and return the text that is now certain. After a stop, ids are ignored."""
         if self.stopped:
             return ""
+        before = len(self._pieces)
         for token in ids:
             self.token_count += 1
             if self._kind(token) != "hidden":
                 self._window.append((self.token_count, token))
-        # Tokens of single bytes are decoded as a whole run, and one wrong byte turns all of the run into
-        # replacement characters. So nothing is certain before the run ends.
-        if not self._window or self._kind(self._window[-1][1]) == "byte":
-            return ""
-        return self._advance(final=False)
+            elif name := self._name(token):
+                self._settle()
+                if self.stopped or self._stops_at(name):
+                    break
+        if not self.stopped:
+            self._settle()
+        return "".join(self._pieces[before:])
 
     def finish(self) -> str:
         """Return what was held back; the ids end here, even inside a character."""
         return "" if self.stopped else self._advance(final=True)
 
+    def _settle(self) -> None:
+        # Tokens of single bytes are decoded as a whole run, and one wrong byte turns all of the run into
+        # replacement characters. So nothing is certain before the run ends.
+        if self._window and self._kind(self._window[-1][1]) != "byte":
+            self._advance(final=False)
+
+    def _stops_at(self, name: str) -> bool:
+        """Pass a special token, and stop if it completes a stop string. What it ends can change no more."""
+        text = self._decode(self._window)
+        self._special.append(_Special(len(text), name, self.token_count))
+        available = self._characters(text, len(text), self._special)
+        found = _first_stop(available, self._stop)
+        if found and found[1] > len(available) - len(name):
+            self.stopped = True
+            self._pieces.append(_printed(available[: found[0]]))
+        return self.stopped
+
     def _advance(self, *, final: bool) -> str:
         text = self._decode(self._window)
         settled = len(text) if final else max(self._settled, self._settled_length(text))
-        available = self._held + text[self._settled : settled]
-        self._settled, self._held = settled, ""
+        passed = self._special
+        if settled < len(text):
+            passed = list(itertools.takewhile(lambda special: special.place <= settled, passed))
+        available = self._characters(text, settled, passed)
+        self._special = self._special[len(passed) :]
+        self._settled, self._held = settled, []
         if found := _first_stop(available, self._stop):
             start, end = found
             self.stopped = True
-            self.token_count = self._completed_by(text, settled - (len(available) - end))
+            after = sum(not character.pushed for character in available[end:])
+            self.token_count = available[end - 1].pushed or self._completed_by(text, settled - after)
             available = available[:start]
         elif not final:
             keep = len(available) - _open_stop_length(available, self._stop)
             available, self._held = available[:keep], available[keep:]
             self._shorten_window(text)
-        self._pieces.append(available)
-        return available
+        self._pieces.append(_printed(available))
+        return self._pieces[-1]
+
+    def _characters(self, text: str, end: int, passed: Sequence[_Special]) -> list[_Character]:
+        """What was held back and the text from there to `end`, with the special tokens `passed` in it."""
+        found, start = list(self._held), self._settled
+        for place, name, count in passed:
+            # Bytes may have become fewer characters since then.
+            here = min(max(place, start), end)
+            found += [_Character(character) for character in text[start:here]]
+            found += [_Character(character, count) for character in name]
+            start = here
+        return found + [_Character(character) for character in text[start:end]]
 
     def _settled_length(self, text: str) -> int:
         # A character that is not complete decodes to exactly one replacement character, at the very end.
@@ -175,7 +232,7 @@ class TextStream:
         return self.token_count
 
     def _shorten_window(self, text: str) -> None:
-        if len(self._window) <= 2 * _CONTEXT:
+        if len(self._window) <= 2 * _CONTEXT or self._special:
             return
         recent = self._window[-_CONTEXT:]
         recent_text = self._decode(recent)
@@ -202,20 +259,45 @@ class TextStream:
         name = self._tokenizer.convert_ids_to_tokens(token)
         return "byte" if isinstance(name, str) and _BYTE_TOKEN.fullmatch(name) else "text"
 
+    def _name_of(self, token: int) -> str | None:
+        """The name of a hidden id that a stop string holds."""
+        name = self._tokenizer.convert_ids_to_tokens(token)
+        return name if name and any(name in word for word in self._stop) else None
 
-def _first_stop(text: str, stop: Sequence[str]) -> tuple[int, int] | None:
-    """Span of the stop string in `text` that is complete first; of two that end together, the longer."""
-    found = [(start, start + len(word)) for word in stop if (start := text.find(word)) >= 0]
+
+def _printed(characters: Sequence[_Character]) -> str:
+    return "".join(character.value for character in characters if not character.pushed)
+
+
+def _readings(characters: Sequence[_Character]) -> Iterator[tuple[str, Sequence[int]]]:
+    """The text as it is printed and, where it has some, with special tokens; beside it the places."""
+    printed = [place for place, character in enumerate(characters) if not character.pushed]
+    yield _printed(characters), printed
+    if len(printed) < len(characters):
+        yield "".join(character.value for character in characters), range(len(characters))
+
+
+def _first_stop(characters: Sequence[_Character], stop: Sequence[str]) -> tuple[int, int] | None:
+    """Span of the stop string that is complete first; of two that end together, the longer."""
+    found = [
+        (places[start], places[start + len(word) - 1] + 1)
+        for text, places in _readings(characters)
+        for word in stop
+        if (start := text.find(word)) >= 0
+    ]
     return min(found, key=lambda span: (span[1], span[0]), default=None)
 
 
-def _open_stop_length(text: str, stop: Sequence[str]) -> int:
-    """Length of the longest end of `text` that begins a stop string."""
+def _open_stop_length(characters: Sequence[_Character], stop: Sequence[str]) -> int:
+    """Length of the longest end of `characters` that begins a stop string."""
     longest = max(map(len, stop), default=1) - 1
-    for length in range(min(longest, len(text)), 0, -1):
-        if any(word.startswith(text[-length:]) for word in stop):
-            return length
-    return 0
+    found = 0
+    for text, places in _readings(characters):
+        for length in range(min(longest, len(text)), 0, -1):
+            if any(word.startswith(text[-length:]) for word in stop):
+                found = max(found, len(characters) - places[-length])
+                break
+    return found
 
 
 def _cleans_up(tokenizer: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
@@ -26,36 +26,49 @@ def verify_leaf_first(
     children are all rejected is itself accepted with what is left of w, and its R has the next token.
 
     By induction from the leaves a node is accepted, or a path through it, with chance w exactly, and with the
-    target's law of what follows: child x takes min(D(x), w R(x)), and the chance 1 - w + s that it is
-    rejected, times the new w, is the s that was left. So nothing is decided above before the subtree had its
-    chance, and a ratio above 1 makes up for one below 1 further up. At one level this is Sequoia's rule.
+    target's distribution of what follows: child x takes min(D(x), w R(x)), and the chance 1 - w + s that it
+    is rejected, times the new w, is the s that was left. So nothing is decided above before the subtree had
+    its chance, and a ratio above 1 makes up for one below 1 further up. At one level this is Sequoia's rule.
     """
-    found = _settle(0, 1.0, tokens, target_probs, drawn, uniforms)
-    assert found is not None  # the root's weight stays 1
-    return found
+    # The nodes from the root down whose subtrees are being asked, in a list of our own: a tree may be deeper
+    # than Python's stack.
+    open_nodes = [_Asked(0, 1.0, target_probs, drawn)]
+    while True:
+        asked = open_nodes[-1]
+        child = next(asked.children, None)
+        if child is not None:
+            chance = asked.trial.chance(tokens[child])
+            offered = drawn(child)
+            if chance > 0 and (offered or uniforms[child] < chance):
+                open_nodes.append(_Asked(child, chance, target_probs, drawn))
+            else:
+                asked.trial.reject(tokens[child])
+        elif asked.is_leaf or uniforms[asked.node] < asked.trial.weight():
+            path = tuple(one.node for one in open_nodes)
+            fallbacks = sum(one.trial.fallbacks for one in open_nodes)
+            return Verdict(path, draw(asked.trial.residual(), uniforms[-1]), fallbacks)
+        else:
+            open_nodes.pop()
+            open_nodes[-1].trial.reject(tokens[asked.node])  # the root's own weight stays 1
 
 
-def _settle(
-    node: int,
-    weight: float,
-    tokens: Sequence[int],
-    target_probs: Callable[[int], Tensor],
-    drawn: Callable[[int], Sequence[Drawn]],
-    uniforms: Sequence[float],
-) -> Verdict | None:
-    """The path that is accepted from `node` down; None where all that begins with it is rejected."""
-    offered = drawn(node)
-    if weight == 0 or (not offered and not uniforms[node] < weight):
-        return None
-    trial = Trial(target_probs(node), weight=weight)
-    for probs, children in offered:
-        trial.turn_to(probs)
-        for child in children:
-            chance = trial.chance(tokens[child])
-            found = _settle(child, chance, tokens, target_probs, drawn, uniforms)
-            if found is not None:
-                return Verdict((node, *found.path), found.next_token, found.fallbacks + trial.fallbacks)
-            trial.reject(tokens[child])
-    if offered and not uniforms[node] < trial.weight():
-        return None
-    return Verdict((node,), draw(trial.residual(), uniforms[-1]), trial.fallbacks)
+class _Asked:
+    """A node with weight whose subtree is being asked; a leaf is one that has passed its test."""
+
+    def __init__(
+        self,
+        node: int,
+        weight: float,
+        target_probs: Callable[[int], Tensor],
+        drawn: Callable[[int], Sequence[Drawn]],
+    ) -> None:
+        self.node = node
+        offered = drawn(node)
+        self.is_leaf = not offered
+        self.trial = Trial(target_probs(node), weight=weight)
+        self.children = self._each_child(offered)
+
+    def _each_child(self, offered: Sequence[Drawn]) -> Iterator[int]:
+        for probs, children in offered:
+            self.trial.turn_to(probs)
+            yield from children

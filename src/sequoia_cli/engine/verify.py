@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draw import draw
+from sequoia_cli.engine.finite import NotFinite
 from sequoia_cli.engine.trial import Trial
 
 
@@ -85,9 +86,14 @@ def verify(
 
 
 def verify_greedy(tree: TokenTree, tokens: Sequence[int], choices: Sequence[int]) -> Verdict:
-    """The same for a greedy target, whose choice behind node i is `choices[i]`: follow the equal child."""
+    """The same for a greedy target, whose choice after node i is `choices[i]`: follow the equal child.
+
+    A choice below 0 is that of a row that is not finite: `NotFinite` is raised where the path reaches it.
+    """
     node, path = 0, [0]
     while True:
+        if choices[node] < 0:
+            raise NotFinite(node=node)
         accepted = next((child for child in tree.children[node] if tokens[child] == choices[node]), None)
         if accepted is None:
             return Verdict(tuple(path), choices[node])

@@ -13,6 +13,7 @@ from torch import Tensor
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draw import draw_rows
 from sequoia_cli.engine.fast.capture import Buffered, Recorder
+from sequoia_cli.engine.finite import NotFinite, finite_rows
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.verify import Verdict
 from sequoia_cli.engine.warp import Sampling, probabilities
@@ -40,7 +41,8 @@ class Families:
 
 @torch.inference_mode()
 def judge(families: Families, target: Tensor, draft: Tensor, tokens: Tensor, uniforms: Tensor) -> Tensor:
-    """What `read_verdict` reads: (nodes, 4) of token, accepted child or 0, token behind the node, fallbacks.
+    """What `read_verdict` reads: (nodes, 5) of token, accepted child or 0, token after the node, fallbacks,
+    and whether the node's row is finite.
 
     `target` (nodes, vocabulary) has the target's probabilities behind each node, `draft` those that the
     children of the nodes of `TokenTree.expanded` were drawn from, level by level. `tokens` (nodes,) and
@@ -76,7 +78,7 @@ def judge(families: Families, target: Tensor, draft: Tensor, tokens: Tensor, uni
     behind = draw_rows(target.index_copy(0, parents, residual), uniforms[-1:])
     none = torch.zeros_like(tokens)
     columns = tokens, none.index_copy(0, parents, accepted), behind, none.index_copy(0, parents, fallbacks)
-    return torch.stack(columns, 1)
+    return torch.stack((*columns, finite_rows(target).long()), 1)
 
 
 class Judge:
@@ -101,10 +103,15 @@ class Judge:
 
 
 def read_verdict(judged: Sequence[Sequence[int]]) -> Verdict:
-    """The path down from the root, by what `judge` says of each node."""
+    """The path down from the root, by what `judge` says of each node.
+
+    Raises `NotFinite` for a node on it whose row is not.
+    """
     path, fallbacks = [0], 0
     while True:
-        _, accepted, behind, emptied = judged[path[-1]]
+        _, accepted, behind, emptied, finite = judged[path[-1]]
+        if not finite:
+            raise NotFinite(node=path[-1])
         fallbacks += emptied
         if not accepted:
             return Verdict(tuple(path), behind, fallbacks)

@@ -16,11 +16,14 @@ _NUCLEUS_CANDIDATES = 1024
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """Warped probabilities of (rows, vocabulary) logits, float32 or wider.
 
-    Greedy gives each row's most probable token probability 1.
+    Greedy gives each row's most probable token probability 1. A row whose largest logit is not finite, as
+    where one is NaN, gets NaN throughout.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if sampling.greedy:
-        return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+        most, best = logits.max(-1, keepdim=True)
+        nothing = most - most  # 0, and NaN where it is not finite
+        return nothing.expand_as(logits).scatter(-1, best, 1 + nothing)
     # Shifted first: a tiny temperature must not overflow what softmax would shift afterwards.
     logits = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
     if 0 < sampling.top_k < logits.shape[-1]:

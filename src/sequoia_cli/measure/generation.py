@@ -12,6 +12,7 @@ import torch
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.step import CONTEXT, LENGTH, STOP, Step
 from sequoia_cli.engine.text import TextStream
+from sequoia_cli.errors import SequoiaError
 from sequoia_cli.measure.statistics import Speculation
 
 
@@ -55,19 +56,24 @@ def generate(
     generator = torch.Generator().manual_seed(seed)
     steps: list[Step] = []
     began, ended = time.perf_counter(), False
-    for step in decoder.decode(prompt, max_new_tokens, eos_ids=eos_ids, generator=generator):
-        steps.append(step)
-        result.token_ids += step.tokens
-        result.speculation.add(step)
-        piece = stream.push(step.tokens)
+    try:
+        for step in decoder.decode(prompt, max_new_tokens, eos_ids=eos_ids, generator=generator):
+            steps.append(step)
+            result.token_ids += step.tokens
+            result.speculation.add(step)
+            piece = stream.push(step.tokens)
+            result.text = stream.text
+            result.seconds = time.perf_counter() - began
+            result.first_token_seconds = result.first_token_seconds or result.seconds
+            on_text(piece)
+            if stream.stopped:
+                break
+            ended = step.finish == STOP
+            result.context_reached = step.finish == CONTEXT
+    except SequoiaError:  # what was written is kept, and held back no longer
+        on_text(stream.finish())
         result.text = stream.text
-        result.seconds = time.perf_counter() - began
-        result.first_token_seconds = result.first_token_seconds or result.seconds
-        on_text(piece)
-        if stream.stopped:
-            break
-        ended = step.finish == STOP
-        result.context_reached = step.finish == CONTEXT
+        raise
     piece = stream.finish()
     if stream.stopped:
         # The stop may have been complete some tokens, or even steps, before that was certain.

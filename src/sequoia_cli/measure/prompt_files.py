@@ -8,98 +8,138 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from sequoia_cli.core.artifact import shown
+from sequoia_cli.core.artifact import stdin_bytes
+from sequoia_cli.core.parsing import shown
 from sequoia_cli.core.paths import package_data
 from sequoia_cli.errors import BadInput, SequoiaError
 
 _SPLITS = ("test", "validation", "train")  # what models are least likely to be trained on comes first
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+#: What turns an environment variable on, as the hub's libraries read it.
+_TRUE = ("1", "ON", "YES", "TRUE")
+#: Characters of another library's message, at most.
+_MOST_SHOWN = 600
 _KINDS = (
     "a .jsonl, .json or .txt file, a folder of .txt and .md files, or a Hugging Face dataset (owner/name)"
 )
 
+#: Longest line that is read, newline included: a stream without line breaks would fill the memory.
+MAX_LINE_BYTES = 64 * 2**20
+
 
 @dataclass(frozen=True)
 class Record:
-    """A value as found: where it stands, for messages; the id it has if it brings none; itself."""
+    """A value as found: where it stands, for messages; the id it has if it brings none; itself.
+
+    The value is the error where it could not be read, though those after it may be.
+    """
 
     where: str
     id: str
     value: Any
 
 
-def open_source(source: str | None) -> tuple[str, Iterator[Record]]:
-    """The name of a source and its values, read as they are asked for; None is the built-in set."""
+def open_source(source: str | None, *, whole: bool = False) -> tuple[str, Iterator[Record]]:
+    """The name of a source and its values, read as they are asked for; None is the built-in set.
+
+    `whole` tells that all values will be asked for: then a dataset of the hub is kept in its cache.
+    """
     if source is None:
         path = package_data("prompts", "builtin.jsonl")
-        return "built-in", _json_lines(path.read_text("utf-8"), "built-in")
+        return "built-in", _json_lines(_opened(path, "built-in"), "built-in")
     if source == "-":
-        return "stdin", _json_or_text_lines(_decoded(sys.stdin.buffer.read(), "stdin"), "stdin")
+        return "stdin", _json_or_text_lines(stdin_bytes(), "stdin")
     path = Path(os.path.expanduser(source))
     if os.path.isdir(path):
         return source, _folder(path, source)
     if reader := _READERS.get(path.suffix.lower()):
-        return source, reader(_read(path, source), source)
+        return source, reader(_opened(path, source), source)
     if os.path.exists(path):
         if not path.suffix:  # also what a shell's <(command) gives
-            return source, _json_or_text_lines(_read(path, source), source)
+            return source, _json_or_text_lines(_opened(path, source), source)
         raise BadInput(f"{source} is of no kind known here; expected {_KINDS}")
     name, _, part = source.partition(":")
     # A name that looks like a path, or that lies in a folder that is here, is a typing error, not a dataset.
     if not _HUB_ID.fullmatch(name) or os.path.isdir(path.parent):
         raise BadInput(f"{source} does not exist; expected {_KINDS}")
-    return source, _hub(name, part, source)
+    return source, _hub(name, part, source, whole)
 
 
-def _read(path: Path, source: str) -> str:
+def _opened(path: Path, source: str) -> BinaryIO:
     try:
-        return _decoded(path.read_bytes(), source)
+        return path.open("rb")
     except FileNotFoundError:
         raise BadInput(f"{source} does not exist; expected {_KINDS}") from None
     except OSError as error:
         raise BadInput(f"{source} cannot be read: {error.strerror}") from None
 
 
-def _decoded(raw: bytes, source: str) -> str:
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        found = f"byte 0x{raw[error.start]:02x} is not UTF-8"
-        raise BadInput(f"{source}, line {line}: {found}", hint="save the file as UTF-8 text") from None
+def _read(stream: BinaryIO, source: str) -> str:
+    with stream:
+        return "".join(text for _, text in _decoded(stream, source))
 
 
-def _lines(text: str, source: str) -> Iterator[tuple[str, str, str]]:
-    # Not str.splitlines: it also breaks at separators that may stand inside a JSON string.
-    for number, line in enumerate(text.split("\n"), 1):
+def _decoded(stream: BinaryIO, source: str) -> Iterator[tuple[int, str]]:
+    """The lines of a stream with their numbers, read as they are asked for: a stream may have no end."""
+    for number in count(1):
+        try:
+            raw = stream.readline(MAX_LINE_BYTES)
+        except OSError as error:
+            raise BadInput(f"{source} cannot be read: {error.strerror}") from None
+        if not raw:
+            return
+        if len(raw) == MAX_LINE_BYTES:
+            raise BadInput(f"{source}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB")
+        try:
+            yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            found = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+            raise BadInput(f"{source}, line {number}: {found}", hint="save the file as UTF-8 text") from None
+
+
+def _lines(stream: BinaryIO, source: str) -> Iterator[tuple[str, str, str]]:
+    for number, line in _decoded(stream, source):
         if line.strip():
             yield f"{source}, line {number}", str(number), line.strip()
 
 
-def _text_lines(text: str, source: str) -> Iterator[Record]:
-    return (Record(where, number, line) for where, number, line in _lines(text, source))
+def _text_lines(stream: BinaryIO, source: str) -> Iterator[Record]:
+    return (Record(where, number, line) for where, number, line in _lines(stream, source))
 
 
-def _json_lines(text: str, source: str) -> Iterator[Record]:
-    return (Record(where, number, _parsed(line, where)) for where, number, line in _lines(text, source))
+def _json_lines(stream: BinaryIO, source: str) -> Iterator[Record]:
+    return (Record(where, number, _value(line, where)) for where, number, line in _lines(stream, source))
 
 
-def _json_or_text_lines(text: str, source: str) -> Iterator[Record]:
-    return (_json_lines if text.lstrip().startswith("{") else _text_lines)(text, source)
+def _json_or_text_lines(stream: BinaryIO, source: str) -> Iterator[Record]:
+    """JSON lines where the first one that is not blank begins with a brace, else lines of text."""
+    is_json: bool | None = None
+    for where, number, line in _lines(stream, source):
+        if is_json is None:
+            is_json = line.startswith("{")
+        yield Record(where, number, _value(line, where) if is_json else line)
 
 
-def _json_list(text: str, source: str) -> Iterator[Record]:
-    values = _parsed(text, source)
+def _json_list(stream: BinaryIO, source: str) -> Iterator[Record]:
+    values = _parsed(_read(stream, source), source)
     if not isinstance(values, list):
         hint = "one JSON object per line belongs in a .jsonl file"
         raise BadInput(f"{source}: expected a list of prompts, found {shown(values)}", hint=hint)
     return (Record(f"{source}, entry {n}", str(n), value) for n, value in enumerate(values, 1))
+
+
+def _value(line: str, where: str) -> Any:
+    """The value of a line, or the error that says why there is none."""
+    try:
+        return _parsed(line, where)
+    except BadInput as error:
+        return error
 
 
 def _parsed(text: str, where: str) -> Any:
@@ -118,10 +158,12 @@ def _folder(path: Path, source: str) -> Iterator[Record]:
     )
     if not files:
         raise BadInput(f"{source} holds no .txt or .md file; each such file is one prompt")
-    return (Record(str(file), file.name, _read(file, str(file)).strip()) for file in files)
+    return (
+        Record(str(file), file.name, _read(_opened(file, str(file)), str(file)).strip()) for file in files
+    )
 
 
-def _hub(name: str, part: str, source: str) -> Iterator[Record]:
+def _hub(name: str, part: str, source: str, whole: bool) -> Iterator[Record]:
     try:
         import datasets
         from huggingface_hub import HfApi, constants
@@ -131,22 +173,31 @@ def _hub(name: str, part: str, source: str) -> Iterator[Record]:
             f"{source} is read with the package `datasets`, which is not here", hint=hint
         ) from None
     config, _, split = part.rpartition(":")
-    offline = constants.HF_HUB_OFFLINE
+    offline = constants.HF_HUB_OFFLINE or os.environ.get("HF_DATASETS_OFFLINE", "").upper() in _TRUE
     try:
         if not offline:  # a quick question first: without a network, load_dataset retries for half a minute
             HfApi().dataset_info(name, timeout=10)
         # Streamed, so that a few prompts do not cost the download of all; the cache holds datasets whole.
-        rows = datasets.load_dataset(name, config or None, split=split or None, streaming=not offline)
+        streaming = not offline and not whole
+        rows = datasets.load_dataset(name, config or None, split=split or None, streaming=streaming)
         if not split:
             rows = rows[next((s for s in _SPLITS if s in rows), next(iter(rows)))]
         yield from (Record(f"{source}, row {n}", str(n), row) for n, row in enumerate(rows, 1))
     except Exception as error:  # whatever the library, the network or the dataset's own files come up with
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = _on_one_line(str(error)) or type(error).__name__
         hint = "check the name (owner/name, owner/name:SPLIT, owner/name:CONFIG:SPLIT) and the network"
+        if offline:
+            hint = "offline, only what was read whole once is at hand: without a limit, while online"
         raise SequoiaError(f"the dataset {source} could not be read: {reason}", hint) from None
 
 
-_READERS: dict[str, Callable[[str, str], Iterator[Record]]] = {
+def _on_one_line(text: str) -> str:
+    """A message of several lines, such as one that lists configurations, on one line of bounded length."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_SHOWN else line[: _MOST_SHOWN - 3] + "..."
+
+
+_READERS: dict[str, Callable[[BinaryIO, str], Iterator[Record]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".json": _json_list,

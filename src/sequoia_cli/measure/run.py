@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sequoia_cli.core.plan import TreePlan
-from sequoia_cli.core.rates import UNSTATED
+from sequoia_cli.core.seeds import prompt_seeds
 from sequoia_cli.core.tree import ROOT_ONLY
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.verifiers import Verifier
 from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.errors import memory_for
 from sequoia_cli.measure.generation import Generation, generate
+from sequoia_cli.measure.plan_conditions import differing_conditions
 from sequoia_cli.measure.prompts import Prompt
 from sequoia_cli.measure.session import Session
 from sequoia_cli.measure.statistics import Speculation
-
-#: Conditions that times and acceptance rates both depend on.
-_DECIDE_BOTH = ("target", "draft", "device", "dtype", "quantize", "quantize_draft", "temperature")
 
 
 @dataclass
@@ -54,36 +53,40 @@ class Run:
         )
         self._plain_decoder = Decoder(session.target, sampling=self.sampling)
         self._ids = [session.encode(prompt, raw=self.raw) for prompt in self.prompts]
+        self._seeds = prompt_seeds(self.seed, self._ids)
 
     def decode_next(self, on_text: Callable[[str], None]) -> None:
         """Decode the next prompt, and plainly too where that is asked for: by turns first or second."""
-        ids = self._ids[len(self.texts)]
+        ids, seed = self._ids[len(self.texts)], self._seeds[len(self.texts)]
         plain_first = len(self.texts) % 2 == 0
         if self.compare and plain_first:
-            self.plain.append(self._generate(self._plain_decoder, ids))
+            self.plain.append(self._generate(self._plain_decoder, ids, seed))
         self.texts.append(Generation(len(ids)))
-        self._generate(self._decoder, ids, on_text, self.texts[-1])
+        self._generate(self._decoder, ids, seed, on_text, self.texts[-1])
         if self.compare and not plain_first:
-            self.plain.append(self._generate(self._plain_decoder, ids))
+            self.plain.append(self._generate(self._plain_decoder, ids, seed))
 
     def _generate(
         self,
         decoder: Decoder,
         ids: list[int],
+        seed: int,
         on_text: Callable[[str], None] = lambda piece: None,
         result: Generation | None = None,
     ) -> Generation:
-        return generate(
-            decoder,
-            self.session.tokenizer,
-            ids,
-            self.max_new_tokens,
-            eos_ids=self.session.eos_ids,
-            stop=self.stop,
-            seed=self.seed,
-            on_text=on_text,
-            result=result,
-        )
+        what = f"{len(ids)} tokens of prompt, {self.max_new_tokens} new ones, {decoder.tree.size} nodes"
+        with memory_for(what):
+            return generate(
+                decoder,
+                self.session.tokenizer,
+                ids,
+                self.max_new_tokens,
+                eos_ids=self.session.eos_ids,
+                stop=self.stop,
+                seed=seed,
+                on_text=on_text,
+                result=result,
+            )
 
     @property
     def total(self) -> Speculation:
@@ -138,21 +141,16 @@ class Run:
 
     def unlike_plan(self) -> dict[str, tuple[Any, Any]]:
         """Conditions that the tree was compiled for and that differ here: name -> (there, here)."""
+        if self.plan is None or not self._ids:
+            return {}
         here = {
             **self.session.conditions,
             "draft_weights": self.session.draft_weights,
             "temperature": self.sampling.temperature,
+            "top_k": self.sampling.top_k,
+            "top_p": self.sampling.top_p,
+            "draft_temperature": self.draft_sampling.temperature,
+            "verifier": self.verifier.name,
+            "context": sum(map(len, self._ids)) // len(self._ids) + self.max_new_tokens // 2,
         }
-        differing: dict[str, tuple[Any, Any]] = {}
-        if not self.sampling.greedy:  # a greedy target has the same rates by every rule
-            here["verifier"] = self.verifier.name
-        for part, own in (("profile", ("forward",)), ("acceptance", ("draft_weights", "verifier"))):
-            stated = self.plan.inputs.get(part) if self.plan else None
-            conditions = stated.get("conditions") if isinstance(stated, dict) else None
-            for key in (*_DECIDE_BOTH, *own):
-                there = conditions.get(key, UNSTATED.get(key)) if isinstance(conditions, dict) else None
-                if there is not None and here.get(key) is not None and there != here[key]:
-                    differing[key] = (there, here[key])
-        if "draft" in differing:
-            differing.pop("draft_weights", None)  # another draft has others
-        return differing
+        return differing_conditions(self.plan.inputs, here)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import platform
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,15 +15,17 @@ import transformers
 
 from sequoia_cli import __version__
 from sequoia_cli.engine.draft import Draft, IndependentDraft
+from sequoia_cli.engine.fast.linear import gains_from_8_bits
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.feature_model import FeatureModel
 from sequoia_cli.engine.head import output_head
+from sequoia_cli.engine.loading.cores import fit_threads
 from sequoia_cli.engine.loading.devices import cpu_name, parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
 from sequoia_cli.engine.loading.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.quantise import quantise
-from sequoia_cli.engine.selftest import check_tree_attention
+from sequoia_cli.engine.selftest import check_tree_attention, check_what_decodes
 from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import Prompt
@@ -103,7 +104,7 @@ def open_session(
 
     Raises `BadInput` or `SequoiaError` saying which model, and why.
     """
-    _expect("--forward", forward, FORWARDS)
+    check_forward(forward)
     _expect("--quantize", quantize, WEIGHTS)
     _expect("--quantize-draft", quantize_draft, WEIGHTS)
     # Both libraries tell in their own words what the loader says in ours.
@@ -113,6 +114,8 @@ def open_session(
         transformers.logging.disable_progress_bar()  # and, with its own, those of downloads from the hub
     place = parse_device(device)
     width = parse_dtype(dtype, place)
+    if place.type == "cpu":
+        fit_threads(announce)
     options: dict[str, Any] = {
         "dtype": width,
         "device": place,
@@ -129,6 +132,11 @@ def open_session(
         drafted = list(pair.drafts)
     for note in notes:
         announce(note)
+    if INT8 in (quantize, quantize_draft) and not gains_from_8_bits(place, width):
+        announce(
+            f"8-bit weights are another model here and no faster one: only a CPU gains, in bfloat16; this is "
+            f"{dtype_name(width)} on {place.type}"
+        )
     weights = " + ".join(draft.fingerprint for draft in drafted) or None
     if quantize == INT8:
         quantise(loaded)
@@ -138,14 +146,18 @@ def open_session(
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
     made = tuple(make_draft(draft, model) for draft in drafted)
+    for one, draft in zip(drafted, made, strict=True):
+        if draft.context_limit < model.context_limit:
+            announce(
+                f"{one.source} has a context of {draft.context_limit} tokens and target '{target}' of "
+                f"{model.context_limit}: beyond it nothing is drafted"
+            )
+    forward = prepare(model, made, forward, announce)
     if forward != PLAIN:
-        model.make_fast()
-        for draft in made:
-            draft.make_fast()
-    if forward == COMPILED:
-        once = functools.cache(announce)  # what is said of the target's layers holds for a draft's
-        compiled = [model.compile(once), *(draft.compile(once) for draft in made)]
-        forward = COMPILED if any(compiled) else FAST
+        check_what_decodes(model, f"target '{target}'")
+        for one, draft in zip(drafted, made, strict=True):
+            if isinstance(draft, IndependentDraft):
+                check_what_decodes(draft.model, str(one.source))
     conditions = {
         "target": target,
         "draft": " + ".join(drafts) or None,
@@ -164,6 +176,27 @@ def open_session(
         {key: value for key, value in conditions.items() if value is not None},
         weights,
     )
+
+
+def prepare(
+    target: LanguageModel, drafts: Sequence[Draft], forward: str, announce: Callable[[str], None]
+) -> str:
+    """Make models run as `forward` says, once and for good; returns what it came to: see `open_session`."""
+    if forward == PLAIN:
+        return PLAIN
+    target.make_fast()
+    for draft in drafts:
+        draft.make_fast()
+    if forward == FAST:
+        return FAST
+    once = functools.cache(announce)  # what is said of the target's layers holds for a draft's
+    compiled = [target.compile(once), *(draft.compile(once) for draft in drafts)]
+    return COMPILED if any(compiled) else FAST
+
+
+def check_forward(forward: str) -> None:
+    """Raise `BadInput` for what is none of `FORWARDS`."""
+    _expect("--forward", forward, FORWARDS)
 
 
 def _expect(flag: str, value: str, known: Sequence[str]) -> None:
@@ -191,11 +224,6 @@ def packages() -> dict[str, str]:
         "transformers": version("transformers"),
         "sequoia": __version__,
     }
-
-
-def plain_name(model: str) -> str:
-    """A model's name as part of a file name: the last part of a path or hub id."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", model.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -15,6 +15,7 @@ from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import draw
+from sequoia_cli.engine.finite import finite_rows, not_finite
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.warp import probabilities
@@ -55,12 +56,16 @@ def steps_along(
 
     text = islice(_write(target, cache, prompt[-1], draft, trials, eos_ids, generator), count)
     ahead = deque(islice(text, levels))
-    steps = []
+    steps: list[StepTries] = []
     while ahead:
         layout, tries = layouts[len(ahead)], []
         for level, place in enumerate(ahead):
             root = torch.tensor([place.root], device=target.device)
             columns = draft.expand(layout, level, root, trials.draft_sampling)
+            if not bool(finite_rows(columns)):
+                raise not_finite(
+                    "draft", draft.dtype, f"token {len(prompt) + len(steps) + level + 1} of the text"
+                )
             uniforms = torch.rand(trials.ranks, generator=generator, dtype=torch.float64)
             tries.append(expected_try(place.law, columns, draft.ids, place.token, trials, uniforms))
         steps.append(tuple(tries))
@@ -96,6 +101,8 @@ def _write(
         position = torch.tensor([cache.length], device=target.device)
         output = target.forward(tokens, position, cache, None, hidden=draft.reads_hidden)
         law = probabilities(output.logits[0], trials.sampling)
+        if not bool(finite_rows(law[None])):
+            raise not_finite("target", target.dtype, f"token {cache.length + 1} of the text")
         uniform = torch.rand(1, generator=generator, dtype=torch.float64)
         token = draw(law, float(uniform))
         yield _Place(root, token, law, output.hidden)

@@ -2,18 +2,21 @@
 
 import os
 import shutil
+import zipfile
 
 import pytest
 import torch
+import transformers
 
 from decoding import PROMPT, TREE, tree_logits
+from exhaustive import few
 from features import feature_draft
 from models import tiny_model
 from sequoia_cli.core.paths import cache_dir
 from sequoia_cli.core.tree import chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
-from sequoia_cli.engine.fast import compiled, layer_function
+from sequoia_cli.engine.fast import compiled, layer_function, packages
 from sequoia_cli.engine.fast.block import FastBlock
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.quantise import quantise
@@ -55,7 +58,7 @@ def compiler():
         pytest.skip("needs a C++ compiler")
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=few(KINDS, "gemma"))
 def twins(request, cache, compiler):
     dtype, quantised, tolerance = KINDS[request.param]
     slow, quick = (fast(request.param, dtype, quantised) for _ in range(2))
@@ -140,7 +143,7 @@ def test_a_feature_drafts_layer_is_compiled_too(compiler):
 
 
 def test_without_a_compiler_the_layers_run_as_they_are_and_the_user_is_told(monkeypatch):
-    monkeypatch.setattr(compiled, "_COMPILERS", ["no-such-compiler"])
+    monkeypatch.setattr(compiled, "_compiler", lambda: None)
     monkeypatch.setattr(compiled, "_kind", lambda block: "new")
     model, said = fast("llama"), []
     assert not model.compile(said.append)
@@ -170,6 +173,111 @@ def test_a_package_that_gives_other_states_is_not_used(compiler, monkeypatch):
     assert not model.compile(said.append)
     assert said[-1] == "a compiled layer gives other states than it should: it is not used"
     assert not any(block.compiled for block in blocks(model))
+
+
+def test_a_package_that_loads_and_fails_is_not_used(monkeypatch):
+    def fails(tensors):
+        raise RuntimeError("undefined symbol: no_such_kernel")
+
+    monkeypatch.setattr(compiled, "_compiled", lambda *_: fails)
+    model, said = fast("llama"), []
+    assert not model.compile(said.append)
+    assert set(said) == {
+        "a compiled layer fails, so it is not used: RuntimeError: undefined symbol: no_such_kernel"
+    }
+    assert not any(block.compiled for block in blocks(model))
+
+
+@pytest.fixture
+def kept(monkeypatch, tmp_path):
+    """A package that is in order, which nobody may make anew."""
+    monkeypatch.setenv("SEQUOIA_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiled, "_kind", lambda block: "kept")
+    monkeypatch.setattr(compiled, "_make", lambda *_: pytest.fail("compiled again"))
+    place = tmp_path / "compiled" / "kept.pt2"
+    place.parent.mkdir(mode=0o700)
+    with zipfile.ZipFile(place, "w") as package:
+        package.writestr("data", "library")
+    place.chmod(0o600)
+    return place
+
+
+def test_a_package_that_cannot_be_loaded_here_is_kept_and_the_reason_told_every_time(kept, monkeypatch):
+    def refused(place):
+        raise RuntimeError("version `GLIBC_2.99' not found")
+
+    monkeypatch.setattr(compiled, "_loaded", refused)
+    before = kept.read_bytes()
+    for _ in range(2):
+        said = []
+        assert not fast("llama").compile(said.append)
+        assert said == [
+            "the layers run uncompiled, which is slower: RuntimeError: version `GLIBC_2.99' not found"
+        ]
+    assert kept.read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_package_that_others_may_write_to_is_not_loaded(kept, mode, monkeypatch):
+    monkeypatch.setattr(compiled, "_loaded", lambda place: pytest.fail("loaded"))
+    kept.chmod(mode)
+    said = []
+    assert not fast("llama").compile(said.append)
+    assert said == [
+        f"the layers run uncompiled, which is slower: others may write to {kept} (chmod go-w, or delete it)"
+    ]
+
+
+def test_a_package_of_another_user_is_not_loaded(kept, monkeypatch):
+    monkeypatch.setattr(compiled, "_loaded", lambda place: pytest.fail("loaded"))
+    found = os.stat_result((*kept.stat()[:4], os.getuid() + 1, *kept.stat()[5:]))
+    monkeypatch.setattr(type(kept), "stat", lambda self, **_: found)
+    with pytest.raises(packages.Unusable, match=r"kept\.pt2 belongs to another user"):
+        packages.require_own(kept)
+
+
+def test_where_no_folder_can_hold_libraries_one_line_says_so_and_nothing_is_compiled(kept, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(kept.parent.parent))
+    monkeypatch.setattr(packages.mmap, "mmap", _refused)
+    said = []
+    assert not fast("llama").compile(said.append)
+    assert said == [
+        f"the layers run uncompiled, which is slower: {kept.parent.parent} is noexec "
+        "(set TMPDIR to a folder that libraries can be loaded from)"
+    ]
+
+
+def _refused(*_, **__):
+    raise PermissionError("Operation not permitted")
+
+
+def test_libraries_are_unpacked_beside_the_packages_where_the_usual_folder_cannot_hold_them(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    with packages.unpacking(tmp_path):
+        assert os.environ["TMPDIR"] == str(tmp_path)
+    assert os.environ["TMPDIR"] == str(tmp_path / "gone")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with packages.unpacking(tmp_path / "other"):
+        assert os.environ["TMPDIR"] == str(tmp_path)
+
+
+def test_the_key_of_a_package_holds_versions_compiler_flags_and_capability(monkeypatch):
+    (block, *_) = blocks(fast("llama"))
+    block.constants = tuple(compiled._constants(block))
+    keys = {compiled._kind(block)}
+    for change in (
+        lambda: monkeypatch.setattr(compiled, "_compiler", lambda: "/usr/bin/g++ 99.1"),
+        lambda: monkeypatch.setattr(transformers, "__version__", "0.0"),
+        lambda: monkeypatch.setenv("CXXFLAGS", "-O1"),
+        lambda: monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default"),
+        lambda: monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "SVE256"),
+    ):
+        assert compiled._kind(block) in keys
+        change()
+        assert compiled._kind(block) not in keys
+        keys.add(compiled._kind(block))
 
 
 def test_small_layers_are_not_compiled(monkeypatch):

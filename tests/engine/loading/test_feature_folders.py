@@ -9,11 +9,13 @@ import torch
 from decoding import new_ids, own_greedy
 from features import tiny_feature
 from folders import alone, edit_json, edit_weights, pair, save
+from models import tiny_tokenizer
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.loading import drafts
 from sequoia_cli.engine.loading.feature import save_feature
+from sequoia_cli.engine.loading.tokenizers import tokenizer_digest
 from sequoia_cli.engine.loading.vocabulary import write_vocabulary
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput
@@ -27,7 +29,7 @@ def target(tmp_path) -> str:
 
 def save_draft(folder: Path, vocabulary=64, **options) -> str:
     folder.mkdir()
-    save_feature(folder, tiny_feature(**options), "the-target", vocabulary)
+    save_feature(folder, tiny_feature(**options), "target", vocabulary)
     return str(folder)
 
 
@@ -93,9 +95,39 @@ def test_another_target_than_its_own_is_refused_before_weights_load(
     monkeypatch.setattr(drafts, "load_feature", None)
     other = save(tmp_path / "other", **options)
     error = refusal(other, draft)
-    assert "was made for 'the-target', with 64 ids and width 32" in error.message
+    assert "was made for 'target', with 64 ids and width 32" in error.message
     assert f"target '{other}' {has}" in error.message
     assert error.hint == "use it with the target that it was made for"
+
+
+def test_a_draft_that_was_made_for_another_target_of_its_shape_is_one_warning(draft, tmp_path):
+    other = save(tmp_path / "relative", seed=9)
+    notes = pair(other, draft).notes
+    assert notes[1:] == (
+        f"draft '{draft}' was made for 'target': target '{other}' may accept fewer of its proposals",
+    )
+
+
+def test_a_draft_that_was_made_with_other_ids_is_one_warning(target, tmp_path):
+    kept = tmp_path / "d"
+    kept.mkdir()
+    save_feature(kept, tiny_feature(), "target", 64, tokenizer_digest(tiny_tokenizer(64)))
+    assert len(pair(target, str(kept)).notes) == 1
+    swapped = tiny_tokenizer(64, tokens={10: "w11", 11: "w10"})
+    other = save(tmp_path / "target2", tokenizer=swapped)
+    (_, note) = pair(other, str(kept)).notes
+    assert note == (
+        f"draft '{kept}' was made for 'target': ids mean other tokens to target '{other}', so few of its "
+        "proposals can be right"
+    )
+
+
+def test_the_default_draft_is_not_blamed_on_those_who_did_not_ask_for_it(target):
+    with pytest.raises(BadInput) as caught:
+        pair(target, "smollm2-draft")
+    assert caught.value.message == f"target '{target}' has no draft: the default one is for 'smollm2' alone"
+    assert "--draft" in caught.value.hint and "sequoia distill" in caught.value.hint
+    assert "--plain" in caught.value.hint
 
 
 def test_it_cannot_be_a_target(target, draft):
@@ -104,7 +136,7 @@ def test_it_cannot_be_a_target(target, draft):
         with pytest.raises(BadInput, match=r"it can only be a draft") as caught:
             load()
         assert caught.value.message.startswith(f"target '{draft}' ")
-        assert caught.value.hint == "give it as --draft, with --target the-target"
+        assert caught.value.hint == "give it as --draft, with --target target"
 
 
 def test_another_version_is_refused(target, draft):

@@ -4,10 +4,12 @@ import json
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from folders import alone, edit_json, edit_weights, pair, save
 from models import SUPPORTED, tiny_model, tiny_tokenizer
 from sequoia_cli.engine.loading import hub
+from sequoia_cli.engine.loading.generation_settings import not_applied
 from sequoia_cli.engine.loading.vocabulary import write_vocabulary
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput
@@ -67,6 +69,25 @@ def test_padded_vocabularies_that_differ_in_size_load_with_one_note(target, draf
     assert f"{target} vocabulary rows" in note
 
 
+@pytest.mark.parametrize("ids", [None, [1, 5, 60, 61]])
+@pytest.mark.parametrize("shares", [False, True])
+def test_special_tokens_that_were_renamed_are_left_out_of_the_draft(ids, shares, tmp_path):
+    names = []
+    for role, reserved in (("t", ["<a>", "<b>", "<c>"]), ("d", ["<a>", "<x>", "<c>"])):
+        tokenizer = tiny_tokenizer(60)
+        tokenizer.add_special_tokens({"additional_special_tokens": reserved})
+        names.append(save(tmp_path / role, tokenizer=tokenizer))
+    if ids:
+        write_vocabulary(tmp_path / "d", ids, {})
+    if shares:
+        edit_weights(tmp_path / "d", drop=("embed_tokens", "lm_head"))
+    loaded = pair(*names)
+    (found,) = loaded.drafts
+    assert found.ids.tolist() == [id for id in ids or range(64) if id != 61]
+    assert found.model.get_output_embeddings().weight.shape[0] == len(found.ids)
+    assert [note for note in loaded.notes if "id 61 is '<b>' in the target and '<x>' in the draft" in note]
+
+
 @pytest.mark.parametrize(
     ("generation", "config", "tokenizer", "expected"),
     [
@@ -123,14 +144,45 @@ def test_a_cache_setting_of_the_checkpoint_is_overridden_with_a_note(kind, tmp_p
 
 
 @pytest.mark.parametrize(
-    "kind", [{"repetition_penalty": 1.1}, {"suppress_tokens": [3]}, {"min_new_tokens": 4}]
+    ("settings", "told"),
+    [
+        ({"repetition_penalty": 1.1, "num_beams": 4}, ["num_beams=4", "repetition_penalty=1.1"]),
+        ({"suppress_tokens": [3], "min_new_tokens": 4}, ["min_new_tokens=4", "suppress_tokens=[3]"]),
+        ({"penalty_alpha": 0.6, "stop_strings": ["a"]}, ["penalty_alpha=0.6", "stop_strings=['a']"]),
+        ({"guidance_scale": 2.0, "new_in_2031": "x"}, ["guidance_scale=2.0", "new_in_2031='x'"]),
+    ],
 )
-def test_a_setting_that_would_change_the_text_is_told_and_not_ignored_in_silence(kind, tmp_path):
+def test_a_setting_that_may_change_the_text_is_told_and_not_ignored_in_silence(settings, told, tmp_path):
     save(tmp_path / "t")
-    edit_json(tmp_path / "t" / "generation_config.json", **kind)
+    edit_json(tmp_path / "t" / "generation_config.json", **settings)
     (note,) = alone(str(tmp_path / "t")).notes
-    ((key, value),) = kind.items()
-    assert f"{key}={value}" in note
+    assert f"asks for {', '.join(told)} in its generation_config.json" in note
+    # A draft's do not matter: the text is the target's.
+    assert [note for note in pair(save(tmp_path / "u"), str(tmp_path / "t")).notes if told[0] in note] == []
+
+
+def test_settings_at_their_defaults_or_without_an_effect_are_no_note(tmp_path):
+    save(tmp_path / "t")
+    defaults = GenerationConfig._get_default_generation_params()
+    harmless = {
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_p": 0.9,
+        "renormalize_logits": True,
+        "max_length": 99,
+    }
+    edit_json(tmp_path / "t" / "generation_config.json", **{**defaults, "min_p": 0.0, **harmless})
+    assert alone(str(tmp_path / "t")).notes == ()
+
+
+def test_no_setting_that_transformers_has_is_thought_harmless_by_accident():
+    known = {"repetition_penalty", "num_beams", "bad_words_ids", "guidance_scale", "sequence_bias", "min_p"}
+    known |= {"top_h", "typical_p", "stop_strings", "watermarking_config", "token_healing", "max_time"}
+    config = GenerationConfig()
+    for key in known:
+        setattr(config, key, 2)
+        assert not_applied(vars(config)) == f"{key}=2"
+        setattr(config, key, None)
 
 
 @pytest.mark.parametrize("family", SUPPORTED)
@@ -141,6 +193,18 @@ def test_the_context_limit_is_what_the_config_says(family):
 def test_the_context_ends_where_rotary_frequencies_would_change():
     rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64}
     assert LanguageModel(tiny_model("llama", rope_parameters=rope)).context_limit == 64
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_it_ends_there_too_where_kinds_of_layers_have_their_own_frequencies(key):
+    rope = {"rope_type": "longrope", "factor": 8.0, "original_max_position_embeddings": 16}
+    rope |= {"rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0, 6.0, 8.0, 16.0]}
+    if key == "rope_parameters":
+        plain = {"rope_type": "default", "rope_theta": 1e4}
+        rope = {"sliding_attention": plain, "full_attention": rope}
+    kinds = ["sliding_attention", "full_attention"]
+    model = tiny_model("gemma3", layer_types=kinds, sliding_window=64, **{key: rope})
+    assert LanguageModel(model).context_limit == 16
 
 
 def test_a_hub_model_is_checked_before_its_weights_are_fetched(tmp_path, monkeypatch):

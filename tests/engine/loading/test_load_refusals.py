@@ -1,9 +1,11 @@
 """What cannot be loaded, each in one line that names model and file, before any weight is read."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import BartConfig, PreTrainedModel, ViTConfig
 
 from folders import alone, edit_json, edit_weights, pair, save
@@ -59,6 +61,64 @@ def test_an_adapter_is_no_model(good, tmp_path, no_weights):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "adapter_config.json").write_text("{}")
     assert "adapter" in refusal(good, tmp_path / "bad", "draft").hint
+
+
+@both_roles
+@pytest.mark.parametrize("peft", [True, False])
+def test_an_adapter_beside_weights_is_refused_whether_peft_is_installed_or_not(
+    peft, role, good, tmp_path, no_weights, monkeypatch
+):
+    # With peft, transformers applies the adapter, and takes the weights from the base model that it names.
+    monkeypatch.setattr("transformers.integrations.peft.is_peft_available", lambda: peft)
+    save(tmp_path / "bad")
+    (tmp_path / "bad" / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    error = refusal(good, tmp_path / "bad", role)
+    assert "has an adapter_config.json beside config.json" in error.message
+    assert "if the adapter is merged into its weights" in error.hint
+
+
+@both_roles
+@pytest.mark.parametrize("method", ["own-4bit", None])
+def test_a_quantisation_that_transformers_does_not_know(method, role, good, tmp_path, no_weights):
+    save(tmp_path / "bad")
+    edit_json(tmp_path / "bad" / "config.json", quantization_config={"quant_method": method, "bits": 4})
+    message = refusal(good, tmp_path / "bad", role).message
+    assert f"config.json has quant_method {method!r}, unknown to transformers" in message
+
+
+EAGLE_3 = {"draft_vocab_size": 32}
+EAGLE = ("fc.weight", "embed_tokens.weight", "layers.0.self_attn.q_proj.weight")
+
+
+@pytest.mark.parametrize(
+    ("config", "names", "what"),
+    [
+        (EAGLE_3, ("fc.weight", "midlayer.norm.weight", "d2t", "t2d"), "an EAGLE-3 head"),
+        ({}, ("fc.weight", "midlayer.norm.weight", "d2t", "t2d"), "an EAGLE-3 head"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, EAGLE, "an EAGLE-3 head"),
+        ({}, EAGLE, "an EAGLE head"),
+        ({"model_type": None, "medusa_num_heads": 4}, ("0.0.linear.weight", "0.1.weight"), "a Medusa head"),
+        ({}, ("0.0.linear.weight", "0.0.linear.bias", "0.1.weight"), "a Medusa head"),
+        ({"speculators_model_type": "eagle3"}, EAGLE, r"a head in the format of speculators \('eagle3'\)"),
+        ({"model_type": "mlp_speculator"}, ("speculator.emb.0.weight",), "an MLP speculator"),
+    ],
+)
+@pytest.mark.parametrize("tokenizer", [True, None])
+def test_a_published_draft_head_is_refused_by_name(config, names, what, tokenizer, good, tmp_path):
+    bad = tmp_path / "bad"
+    save(bad, tokenizer=tokenizer, num_hidden_layers=1)
+    edit_json(bad / "config.json", **config)
+    edit_weights(bad, drop=("",), **{name: torch.zeros(3) for name in names})
+    error = refusal(good, bad, "draft")
+    assert re.fullmatch(f"draft '{bad}' is {what}, which is not read here", error.message)
+    assert "`sequoia distill` makes a draft" in error.hint
+
+
+def test_one_pickled_layer_without_a_tokenizer_is_refused_as_an_eagle_head(good, tmp_path):
+    bad = tmp_path / "bad"
+    save(bad, tokenizer=None, num_hidden_layers=1)
+    (bad / "model.safetensors").rename(bad / "pytorch_model.bin")
+    assert "is an EAGLE head, by its one layer" in refusal(good, bad, "draft").message
 
 
 def test_a_config_that_contradicts_itself(good, tmp_path, no_weights):
@@ -173,7 +233,8 @@ def test_tokenizers_that_swap_two_ids(good, tmp_path, no_weights):
     message = refusal(good, bad, "draft").message
     assert message == (
         f"target '{good}' and draft '{bad}' have different tokenizers: "
-        "id 10 is 'w10' in the target and 'w11' in the draft"
+        "id 10 is 'w10' in the target and 'w11' in the draft; "
+        "id 11 is 'w11' in the target and 'w10' in the draft; 2 ids differ"
     )
 
 
@@ -217,10 +278,47 @@ def test_an_embedding_or_a_head_alone_may_not_be_missing(name, good, tmp_path):
     assert name in refusal(good, tmp_path / "bad", "draft").message
 
 
-def test_weights_that_are_left_over(good, tmp_path):
+@pytest.mark.parametrize(
+    "extra", ["mtp.fc.weight", "model.layers.2.enorm.weight", "v_head.summary.weight", "extra"]
+)
+def test_weights_of_something_else_beside_the_model_are_one_note(extra, good, tmp_path):
+    save(tmp_path / "more")
+    edit_weights(tmp_path / "more", **{extra: torch.zeros(3)})
+    loaded, own = alone(str(tmp_path / "more")), alone(good)
+    assert loaded.notes == (
+        f"target '{tmp_path}/more': its files hold weights that the model does not use: {extra}",
+    )
+    ids = torch.arange(1, 9)[None]
+    assert torch.equal(loaded.model(ids).logits, own.model(ids).logits)
+
+
+def test_a_layer_that_has_more_than_the_models_own_predicts_further_tokens(tmp_path):
+    state = save_file_state(tmp_path / "more")
+    further = {name.replace("layers.1", "layers.2"): value for name, value in state if "layers.1." in name}
+    edit_weights(tmp_path / "more", **further, **{"model.layers.2.eh_proj.weight": torch.zeros(3)})
+    (note,) = alone(str(tmp_path / "more")).notes
+    assert "model.layers.2.eh_proj.weight" in note
+
+
+def save_file_state(folder):
+    save(folder)
+    return list(load_file(folder / "model.safetensors").items())
+
+
+@both_roles
+def test_layers_that_the_config_does_not_count(role, good, tmp_path):
     save(tmp_path / "bad")
-    edit_weights(tmp_path / "bad", extra=torch.zeros(3))
-    assert "no place for: extra" in refusal(good, tmp_path / "bad", "target").message
+    edit_json(tmp_path / "bad" / "config.json", num_hidden_layers=1)
+    error = refusal(good, tmp_path / "bad", role)
+    assert "no place for: model.layers.1.input_layernorm.weight" in error.message
+    assert error.hint == "config.json and weights are not of the same model"
+
+
+def test_weights_that_layers_of_the_model_would_leave_out(good, tmp_path):
+    save(tmp_path / "bad")
+    edit_weights(tmp_path / "bad", **{"model.layers.0.mlp.up_proj.bias": torch.zeros(64)})
+    message = refusal(good, tmp_path / "bad", "target").message
+    assert message.endswith("no place for: model.layers.0.mlp.up_proj.bias")
 
 
 def test_weights_of_another_shape_than_the_config_says(good, tmp_path):

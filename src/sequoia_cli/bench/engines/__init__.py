@@ -24,8 +24,11 @@ class Engine(Protocol):
     #: Packages whose versions decide what it does.
     packages: tuple[str, ...]
 
-    def generate(self, prompt: Sequence[int], on_tokens: OnTokens) -> None:
-        """Continue a prompt; tokens behind an end of text, or one too many, may come and are cut off."""
+    def generate(self, prompt: Sequence[int], seed: int, on_tokens: OnTokens) -> None:
+        """Continue a prompt with random numbers from `seed`.
+
+        Tokens after an end of text, or one too many, may come and are cut off.
+        """
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,16 @@ ENGINES = {
     "chain": Entry(f"{_HERE}.own:make"),
     "tree": Entry(f"{_HERE}.own:make"),
     "transformers": Entry(f"{_HERE}.hugging_face:make"),
+    "transformers-compiled": Entry(f"{_HERE}.hugging_face:make"),
     "assisted": Entry(f"{_HERE}.hugging_face:make"),
     "lookup": Entry(f"{_HERE}.hugging_face:make"),
     "llama.cpp": Entry(f"{_HERE}.llama_cpp:make", "llama_cpp", reads_gguf=True),
+    "llama.cpp-lookup": Entry(f"{_HERE}.llama_cpp:make", "llama_cpp", reads_gguf=True),
     "openvino": Entry(f"{_HERE}.openvino_genai:make", "openvino_genai", reads_gguf=True),
+    "openvino-lookup": Entry(f"{_HERE}.openvino_genai:make", "openvino_genai", reads_gguf=True),
     "vllm": Entry(f"{_HERE}.vllm:make", "vllm"),
+    "vllm-ngram": Entry(f"{_HERE}.vllm:make", "vllm"),
+    "vllm-suffix": Entry(f"{_HERE}.vllm:make", "vllm"),
 }
 
 

@@ -1,35 +1,43 @@
-"""llama.cpp through llama-cpp-python, on the target's GGUF file."""
+"""llama.cpp through llama-cpp-python, on the target's GGUF file: plain, or with lookups in the prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from llama_cpp import Llama
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from sequoia_cli.bench.engines import OnTokens
 from sequoia_cli.bench.work import Work
 
+#: Tokens that a lookup proposes at a time: what its documentation takes for a CPU, which this runs on.
+_LOOKUP_TOKENS = 2
+
 
 class LlamaCppEngine:
-    """One context, emptied for each prompt."""
+    """One context, emptied for each prompt. `lookup` tokens at a time are proposed from the text so far."""
 
     packages = ("llama-cpp-python",)
 
-    def __init__(self, work: Work, path: str) -> None:
+    def __init__(self, work: Work, path: str, lookup: int | None = None) -> None:
         self._work = work
+        proposals = {"draft_model": LlamaPromptLookupDecoding(num_pred_tokens=lookup)} if lookup else {}
         self._model = Llama(
             path,
-            n_ctx=work.longest + 8,
+            n_ctx=work.longest + 8 + (lookup or 0),
             n_threads=work.threads,
             n_threads_batch=work.threads,
-            seed=work.seed & 0x7FFFFFFF,
             verbose=False,
+            **proposals,
         )
 
-    def generate(self, prompt: Sequence[int], on_tokens: OnTokens) -> None:
-        work, sampling = self._work, self._work.sampling
+    def generate(self, prompt: Sequence[int], seed: int, on_tokens: OnTokens) -> None:
+        work, sampling, model = self._work, self._work.sampling, self._model
+        model.reset()  # else the start that a prompt shares with the one before is not run again
+        model.set_seed(seed)
         # What is there for other sampling rules is switched off.
-        tokens = self._model.generate(
+        tokens = model.generate(
             list(prompt),
             temp=sampling.temperature,
             top_k=sampling.top_k or 0,
@@ -37,13 +45,43 @@ class LlamaCppEngine:
             min_p=0.0,
             repeat_penalty=1.0,
         )
+        steps = _Steps(model, on_tokens)
         for count, token in enumerate(tokens, 1):
-            on_tokens([token])
+            steps.add(token)
             if count == work.max_new_tokens or token in work.eos_ids:
-                return
+                break
+        steps.close()
+
+
+class _Steps:
+    """Passes on together what came of one forward: the tokens that were accepted between two of them."""
+
+    def __init__(self, model: Any, on_tokens: OnTokens) -> None:
+        self._model, self._on_tokens, self._tokens = model, on_tokens, list[int]()
+        run = model.eval
+
+        def eval_(tokens: Sequence[int]) -> None:
+            self._pass_on()
+            run(tokens)
+
+        model.eval = eval_  # of this object; `close` uncovers its class's again
+
+    def add(self, token: int) -> None:
+        """Take a token."""
+        self._tokens.append(token)
+
+    def close(self) -> None:
+        """Pass the rest on."""
+        self._pass_on()
+        del self._model.eval
+
+    def _pass_on(self) -> None:
+        if self._tokens:
+            self._on_tokens(self._tokens)
+            self._tokens = []
 
 
 def make(work: Work, name: str) -> LlamaCppEngine:
     """The engine on the GGUF file."""
     assert work.gguf is not None
-    return LlamaCppEngine(work, work.gguf)
+    return LlamaCppEngine(work, work.gguf, _LOOKUP_TOKENS if name == "llama.cpp-lookup" else None)

@@ -35,9 +35,9 @@ class OwnEngine:
         rule = verifier_named(work.verifier)
         self._decoder = Decoder(session.target, session.drafts, tree, work.sampling, verifier=rule)
 
-    def generate(self, prompt: Sequence[int], on_tokens: OnTokens) -> None:
+    def generate(self, prompt: Sequence[int], seed: int, on_tokens: OnTokens) -> None:
         work = self._work
-        generator = torch.Generator().manual_seed(work.seed)
+        generator = torch.Generator().manual_seed(seed)
         steps = self._decoder.decode(prompt, work.max_new_tokens, eos_ids=work.eos_ids, generator=generator)
         for step in steps:
             on_tokens(step.tokens)

@@ -1,53 +1,55 @@
-"""vLLM, stepped token by token so that times are its own."""
+"""vLLM, stepped so that times are its own: plain, or with tokens proposed from the text so far."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from importlib.metadata import packages_distributions
+from importlib.util import find_spec
 from itertools import count
+from typing import Any
 
-# Before it is imported: in this process, whose memory is measured, and with room for one text, not for many.
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-
-from vllm import LLM, SamplingParams
-
-from sequoia_cli.bench.engines import OnTokens
+from sequoia_cli.bench.engines import OnTokens, Unavailable
 from sequoia_cli.bench.work import Work
+
+#: How each engine speculates, as the documentation's examples do. Suffixes of earlier answers are not kept:
+#: in the second round they would hold the whole text.
+SPECULATION: dict[str, dict[str, Any]] = {
+    "vllm-ngram": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4},
+    "vllm-suffix": {
+        "method": "suffix",
+        "num_speculative_tokens": 32,
+        "suffix_decoding_max_cached_requests": 0,
+    },
+}
 
 
 class VllmEngine:
     """One request at a time."""
 
-    packages = (*packages_distributions()["vllm"], "torch", "transformers")  # the CPU build has another name
+    def __init__(self, work: Work, speculation: dict[str, Any] | None = None) -> None:
+        _set_environment(work.threads)
+        import vllm
 
-    def __init__(self, work: Work) -> None:
-        self._engine = LLM(
+        # The CPU build has a name of its own.
+        self.packages = (*packages_distributions().get("vllm", ()), "torch", "transformers")
+        self._work, self._library = work, vllm
+        self._engine = vllm.LLM(
             work.folder,
             dtype=work.dtype,
             max_model_len=work.longest + 8,
             max_num_seqs=1,
             trust_remote_code=work.trust_remote_code,
-            seed=work.seed & 0x7FFFFFFF,
             generation_config="vllm",  # nothing of the checkpoint's own sampling settings
+            enable_prefix_caching=False,  # prompts come again each round, and are to be run again
             disable_log_stats=True,
+            speculative_config=speculation,
         ).llm_engine
-        sampling = work.sampling
-        self._parameters = SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k or -1,
-            max_tokens=work.max_new_tokens,
-            stop_token_ids=list(work.eos_ids),
-            ignore_eos=not work.eos_ids,
-            detokenize=False,
-        )
         self._numbers = count()
 
-    def generate(self, prompt: Sequence[int], on_tokens: OnTokens) -> None:
+    def generate(self, prompt: Sequence[int], seed: int, on_tokens: OnTokens) -> None:
         name = str(next(self._numbers))
-        self._engine.add_request(name, {"prompt_token_ids": list(prompt)}, self._parameters)
+        self._engine.add_request(name, {"prompt_token_ids": list(prompt)}, self._parameters(seed))
         seen = 0
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
@@ -56,7 +58,37 @@ class VllmEngine:
                     on_tokens(list(tokens[seen:]))
                     seen = len(tokens)
 
+    def _parameters(self, seed: int) -> Any:
+        work, sampling = self._work, self._work.sampling
+        return self._library.SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k or -1,
+            min_p=0.0,
+            repetition_penalty=1.0,
+            seed=seed,
+            max_tokens=work.max_new_tokens,
+            stop_token_ids=list(work.eos_ids),
+            ignore_eos=not work.eos_ids,
+            detokenize=False,
+        )
+
+
+def _set_environment(threads: int) -> None:
+    """What vLLM reads when it is imported.
+
+    Its CPU build would bind its threads to all cores but one, which it keeps for its scheduler. Here that
+    runs in the same process and in turn with them; unbound, they are as many as OMP_NUM_THREADS says.
+    """
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    # In this process, whose memory is measured, and with room for one text, not for many.
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+
 
 def make(work: Work, name: str) -> VllmEngine:
-    """The engine on the target's folder."""
-    return VllmEngine(work)
+    """The engine on the target's folder. Raises `Unavailable` for suffixes without their package."""
+    if name == "vllm-suffix" and find_spec("arctic_inference") is None:
+        raise Unavailable("vLLM's suffix decoding needs the package arctic-inference, which is not installed")
+    return VllmEngine(work, SPECULATION.get(name))

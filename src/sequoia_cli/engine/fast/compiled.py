@@ -7,16 +7,19 @@ is the slow twin. A package serves all layers of one shape, takes half a minute 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
 import shutil
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
+import transformers
 from torch import Tensor, nn
 
 from sequoia_cli.core.paths import cache_dir
@@ -25,6 +28,7 @@ from sequoia_cli.engine.fast import layer_function
 from sequoia_cli.engine.fast.block import Compiled, FastBlock, agrees
 from sequoia_cli.engine.fast.layer_function import LayerFunction, define_products, norms, products
 from sequoia_cli.engine.fast.norms import FastNorm
+from sequoia_cli.engine.fast.packages import Unusable, is_damaged, make_folder, require_own, unpacking
 from sequoia_cli.engine.loading.devices import cpu_features, cpu_name
 
 #: Layers of fewer weights are not worth the half minute.
@@ -32,6 +36,10 @@ _WORTH_IT = 1_000_000
 
 #: What torch compiles with: `CXX`, else the first of these that is there.
 _COMPILERS = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
+
+
+#: Settings that change what is compiled.
+_FLAGS = ("CXX", "CXXFLAGS", "CPPFLAGS", "CFLAGS", "LDFLAGS", "ATEN_CPU_CAPABILITY", "TORCHINDUCTOR_FREEZING")
 
 
 def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
@@ -49,10 +57,7 @@ def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
         if kind not in kinds:
             kinds[kind] = _compiled(block, kind, announce)
         run = kinds[kind]
-        if run is not None and not _gives_the_same(block, run):
-            announce("a compiled layer gives other states than it should: it is not used")
-            run = None
-        block.compiled = run
+        block.compiled = run if run is not None and _works(block, run, announce) else None
     return any(block.compiled for block in blocks)
 
 
@@ -74,8 +79,9 @@ def _kind(block: FastBlock) -> str:
     """A digest of all that the package of a layer depends on, the code that makes it included."""
     layer = LayerFunction(block)
     told = (
-        torch.__version__,
-        (platform.machine(), cpu_name(), cpu_features()),
+        (torch.__version__, transformers.__version__, _compiler()),
+        (platform.machine(), cpu_name(), cpu_features(), torch.backends.cpu.get_cpu_capability()),
+        sorted((name, value) for name, value in os.environ.items() if name in _FLAGS),
         [(tuple(tensor.shape), tensor.dtype) for tensor in block.constants],
         (layer.queries, layer.keys, layer.width, layer.scale, layer.eps, layer.present),
         (type(block.activation), block.activation),
@@ -86,30 +92,63 @@ def _kind(block: FastBlock) -> str:
 
 def _compiled(block: FastBlock, kind: str, announce: Callable[[str], None]) -> Compiled | None:
     """The layer's package, kept or made; None where that cannot be done."""
-    place = cache_dir() / "compiled" / f"{kind}.pt2"
     try:
-        if place.exists():
-            try:
-                return _loaded(place)
-            except RuntimeError:  # a disk was full, or the file was cut short
-                announce(f"{place} is damaged and made anew")
-        if not any(map(shutil.which, _COMPILERS)):
+        place = cache_dir() / "compiled" / f"{kind}.pt2"
+        if not place.exists() and _compiler() is None:
             announce(
                 "no C++ compiler was found: the layers run uncompiled, which is slower "
                 "(install g++, or say --forward fast)"
             )
             return None
-        announce("compiling the layers for this processor (once; about half a minute)")
-        _make(block, place)
-        return _loaded(place)
+        make_folder(place.parent)
+        with unpacking(place.parent):
+            if place.exists():
+                require_own(place)
+                if not is_damaged(place):
+                    return _loaded(place)
+                announce(f"{place} is damaged and made anew")
+            announce("compiling the layers for this processor (once; about half a minute)")
+            _make(block, place)
+            return _loaded(place)
+    except Unusable as failure:
+        announce(f"the layers run uncompiled, which is slower: {failure}")
+        return None
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception as failure:  # whatever a compiler, a disk or another torch says
         reason = (str(failure).strip().splitlines() or [""])[0][:160]
         announce(f"the layers run uncompiled, which is slower: {type(failure).__name__}: {reason}")
         return None
 
 
+@functools.cache
+def _compiler() -> str | None:
+    """The compiler that torch would call, and its version; None where there is none."""
+    found = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if found is None:
+        return None
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    return f"{found} {said.partition(chr(10))[0]}"
+
+
+def _works(block: FastBlock, run: Compiled, announce: Callable[[str], None]) -> bool:
+    """Whether a loaded package runs, and gives what the block gives without it."""
+    try:
+        if _gives_the_same(block, run):
+            return True
+        announce("a compiled layer gives other states than it should: it is not used")
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as failure:  # a package of another machine or library may fail in any way
+        reason = (str(failure).strip().splitlines() or [""])[0][:160]
+        announce(f"a compiled layer fails, so it is not used: {type(failure).__name__}: {reason}")
+    finally:
+        block.compiled = None
+    return False
+
+
 def _loaded(place: Path) -> Compiled:
-    """The function in a package. Raises `RuntimeError` for a damaged one."""
+    """The function in a package."""
     # The public way to load it takes a second, nearly all of it for importing the compiler.
     run: Compiled = torch._C._aoti.AOTIModelPackageLoader(str(place), "model", False, 1, -1).run
     return run
@@ -144,9 +183,9 @@ def _make(block: FastBlock, place: Path) -> None:
             package_path=str(Path(scratch) / place.name),
             inductor_configs={"cpp.dynamic_threads": True},
         )
-        place.parent.mkdir(parents=True, exist_ok=True)
         aside = place.with_suffix(f".{Path(scratch).name}.partial")
         aside.write_bytes(Path(made).read_bytes())
+        aside.chmod(0o600)
         aside.replace(place)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
@@ -42,6 +43,7 @@ class FixedLayer(TreeLayer):
 
     def __init__(self, capacity: int, place: Place) -> None:
         super().__init__(capacity)
+        self.first_rows = capacity  # which never move
         self._place = place
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -82,7 +84,16 @@ class FixedCache(TreeCache):
     def __init__(self, rows: FixedRows) -> None:
         Cache.__init__(self, layers=rows.layers)
         self.rows, self.capacity, self.chain_masks = rows, rows.capacity, rows.chain_masks
-        self.advance(-self.length)
+        self.forget(0)
+
+    @torch.inference_mode()
+    def forget(self, prefix: int) -> None:
+        """As `TreeCache`. Masked rows are multiplied by 0 here, so what they held must be a number."""
+        for layer in self.rows.layers:
+            layer.length = prefix
+            if layer.is_initialized:
+                layer.keys[:, :, prefix:].zero_()
+                layer.values[:, :, prefix:].zero_()
 
     def seen(self, length: int) -> int:
         """How many rows a forward attends to after which `length` are in use."""

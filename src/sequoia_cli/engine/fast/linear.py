@@ -21,20 +21,22 @@ _FEW_ROWS = 4
 class FastLinear(nn.Module):
     """A layer with its matrix prepared: the fastest product there is for it where it lies.
 
-    Quantised weights are kept twice: as 8-bit numbers for few rows, where reading them is what takes the
-    time, and wide for many.
+    Quantised weights are kept as numbers and scales. For few rows, where reading them is what takes the time,
+    the numbers are 8 bits wide; for many, as wide as the inputs. Both are exact, and scales come after the
+    product, so the matrix is the same for any number of rows.
     """
 
     def __init__(self, matrix: Matrix) -> None:
         super().__init__()
         self.out_features, self.in_features = matrix.weight.shape
-        packed = _packed(matrix.weight)
-        # In other dtypes, and elsewhere, torch's product over 8-bit weights is slower than the plain one.
-        with_8_bits = matrix.quantised and _has_8_bits(matrix.weight)
-        numbers, scales = quantised(matrix.weight) if with_8_bits else (None, None)
+        weight, numbers, scales = matrix.weight, None, None
+        if matrix.quantised and gains_from_8_bits(weight.device, weight.dtype):
+            numbers, scales = quantised(weight)
+            weight = numbers.to(weight.dtype)
+        packed = _packed(weight)
         #: What `product` and `product_onto` multiply by.
         self.operands: Operands = (
-            packed if packed is not None else matrix.weight.contiguous(),
+            packed if packed is not None else weight.contiguous(),
             matrix.bias,
             numbers,
             scales,
@@ -49,7 +51,8 @@ class FastLinear(nn.Module):
         return product_onto(states, inputs, *self.operands)
 
 
-#: A weight (outputs, width), packed where it can be, its bias, and its 8-bit numbers and their scales.
+#: A weight (outputs, width), packed where it can be, and its bias. With 8-bit numbers and their scales, the
+#: weight is these numbers in its own dtype.
 Operands = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
@@ -57,8 +60,13 @@ def product(
     inputs: Tensor, weight: Tensor, bias: Tensor | None, numbers: Tensor | None, scales: Tensor | None
 ) -> Tensor:
     """What `FastLinear` gives, by its `operands`."""
-    if numbers is not None and scales is not None and inputs.numel() <= _FEW_ROWS * inputs.shape[-1]:
-        return _of_8_bits(inputs, bias, numbers, scales)
+    if numbers is not None and scales is not None:
+        found = _scaled(inputs, weight, numbers, scales)
+        return found if bias is None else found.add_(bias)
+    return _wide(inputs, weight, bias)
+
+
+def _wide(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if weight.is_mkldnn:
         found: Tensor = _ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
         return found
@@ -74,19 +82,18 @@ def product_onto(
     scales: Tensor | None,
 ) -> Tensor:
     """The same, added to `states`."""
-    if numbers is not None and scales is not None and inputs.numel() <= _FEW_ROWS * inputs.shape[-1]:
-        return _of_8_bits(inputs, bias, numbers, scales).add_(states)
+    if numbers is not None:
+        return product(inputs, weight, bias, numbers, scales).add_(states)
     if weight.is_mkldnn:
         found: Tensor = _ops.mkldnn._linear_pointwise.binary(inputs, states, weight, bias, "add")
         return found
     return states + linear(inputs, weight, bias)
 
 
-def _of_8_bits(inputs: Tensor, bias: Tensor | None, numbers: Tensor, scales: Tensor) -> Tensor:
-    rows = inputs.reshape(-1, inputs.shape[-1])
-    found = torch._weight_int8pack_mm(rows, numbers, scales)
-    if bias is not None:
-        found.add_(bias)
+def _scaled(inputs: Tensor, weight: Tensor, numbers: Tensor, scales: Tensor) -> Tensor:
+    if inputs.numel() > _FEW_ROWS * inputs.shape[-1]:
+        return _wide(inputs, weight, None).mul_(scales)
+    found = torch._weight_int8pack_mm(inputs.reshape(-1, inputs.shape[-1]), numbers, scales)
     return found.view(*inputs.shape[:-1], len(numbers))
 
 
@@ -136,5 +143,6 @@ def _packed(weight: Tensor) -> Tensor | None:
     return packed
 
 
-def _has_8_bits(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+def gains_from_8_bits(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether 8-bit weights save time: elsewhere torch's product over them is slower than the wide one."""
+    return device.type == "cpu" and dtype == torch.bfloat16

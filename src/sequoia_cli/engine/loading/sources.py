@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ def locate(role: str, name: str) -> Source:
     if name in ALIASES:
         return Source(role, name, "alias")
     source = Source(role, name, "folder")
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if name and path.is_dir():
         return source
     if name and path.exists():
@@ -64,6 +65,11 @@ def locate(role: str, name: str) -> Source:
     return Source(role, name, "hub")
 
 
+def plain_name(model: str) -> str:
+    """A model's name as part of a file name: the last part of a path or hub id."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", model.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
+
+
 def fetch_description(source: Source, announce: Announce) -> Path:
     """The folder with the model's config and tokenizer; a hub repository's weights are not fetched yet.
 
@@ -74,7 +80,7 @@ def fetch_description(source: Source, announce: Announce) -> Path:
     if source.name == DRAFT_ALIAS:
         return package_data("drafts", DRAFT_ALIAS)
     if source.kind == "folder":
-        return Path(source.name).expanduser()
+        return Path(os.path.expanduser(source.name))
     meant = _close_aliases(source.name) or _close_paths(source.name, Path(source.name))
     return hub.fetch(source.name, hub.DESCRIPTION, str(source), hint=meant)
 

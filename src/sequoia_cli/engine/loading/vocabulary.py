@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sequoia_cli.core.artifact import render, write_atomically
+from sequoia_cli.core.artifact import render
+from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.engine.loading.foreign import read_json
 from sequoia_cli.engine.loading.sources import Source
 from sequoia_cli.errors import BadInput

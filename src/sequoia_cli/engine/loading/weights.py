@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from sequoia_cli.engine.loading.checkpoint import CONTENTS, Checkpoint
+from sequoia_cli.engine.loading.completeness import require_complete
 from sequoia_cli.engine.loading.foreign import read_json, refusing
+from sequoia_cli.engine.loading.generation_settings import not_applied
 from sequoia_cli.engine.loading.sources import Announce, Source, fetch_weights
 from sequoia_cli.errors import BadInput
 
@@ -75,10 +77,10 @@ def _missing(source: Source, path: Path) -> BadInput:
 def load_model(
     checkpoint: Checkpoint, dtype: torch.dtype, state: dict[str, Tensor] | None = None
 ) -> tuple[PreTrainedModel, list[str]]:
-    """The model on the CPU, at rest, and notes on what of its settings was overridden.
+    """The model on the CPU, at rest, and notes on what of it is not used.
 
-    With `state` the weights are those tensors, used in place, instead of the files'. Raises `BadInput` where
-    weights are missing, left over or of another shape: nothing is ever filled in at random.
+    With `state` the weights are those tensors, used in place, instead of the files'. Raises `BadInput` as
+    `require_complete` does: nothing is ever filled in at random.
     """
     with refusing(f"{checkpoint.source} cannot be loaded"):
         model, report = type(checkpoint.skeleton).from_pretrained(
@@ -93,63 +95,24 @@ def load_model(
             ignore_mismatched_sizes=True,  # so that they are reported, and refused below by name
             output_loading_info=True,
         )
-    _require_complete(checkpoint.source, report)
+    notes = require_complete(checkpoint.source, model, report)
     model.eval()
     model.requires_grad_(False)
-    notes = []
     generation = model.generation_config
     if generation is not None and (kind := generation.cache_implementation):
         generation.cache_implementation = None
         notes.append(f"{checkpoint.source} asks for a {kind} cache; the tree cache is used instead")
-    if generation is not None and (asked := _unsupported(generation)):
+    # What a draft's own generate would do changes nothing: the text is the target's.
+    if checkpoint.source.role == "target" and (asked := not_applied(_settings(checkpoint, model))):
         notes.append(
-            f"{checkpoint.source} asks for {', '.join(asked)} in its generation_config.json, which is not "
-            "applied here: its own generate would give another text"
+            f"{checkpoint.source} asks for {asked} in its generation_config.json, which is not applied here: "
+            "its own generate may give another text"
         )
     return model, notes
 
 
-#: Settings that change the law of the text and have no option here, with the values that leave it alone.
-_LAW_CHANGING: dict[str, tuple[Any, ...]] = {
-    "repetition_penalty": (None, 1.0),
-    "no_repeat_ngram_size": (None, 0),
-    "bad_words_ids": (None,),
-    "suppress_tokens": (None, []),
-    "begin_suppress_tokens": (None, []),
-    "sequence_bias": (None,),
-    "min_length": (None, 0),
-    "min_new_tokens": (None, 0),
-    "forced_bos_token_id": (None,),
-    "forced_eos_token_id": (None,),
-    "exponential_decay_length_penalty": (None,),
-    "guidance_scale": (None, 1.0),
-    "min_p": (None, 0.0),
-    "typical_p": (None, 1.0),
-    "epsilon_cutoff": (None, 0.0),
-    "eta_cutoff": (None, 0.0),
-}
-
-
-def _unsupported(generation: GenerationConfig) -> list[str]:
-    """Active settings of `_LAW_CHANGING`, as key=value."""
-    found = {key: getattr(generation, key, None) for key in _LAW_CHANGING}
-    return [f"{key}={value}" for key, value in found.items() if value not in _LAW_CHANGING[key]]
-
-
-def _require_complete(source: Source, report: dict[str, Any]) -> None:
-    complaints = {
-        "missing_keys": "its files lack",
-        "unexpected_keys": "its files hold weights that its config.json has no place for:",
-        "mismatched_keys": "its config.json asks for other shapes of",
-        "error_msgs": "errors on loading:",
-    }
-    for key, complaint in complaints.items():
-        if found := sorted(str(name[0] if isinstance(name, tuple) else name) for name in report[key]):
-            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-            raise BadInput(f"{source}: {complaint} {', '.join(found[:3])}{more}", hint=_hint(key))
-
-
-def _hint(key: str) -> str | None:
-    if key == "missing_keys":
-        return "download or copy the folder again; only a draft may leave out both embedding and output head"
-    return "config.json and weights are not of the same model" if key != "error_msgs" else None
+def _settings(checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Any]:
+    """What is set for generating: as transformers has it, and keys of the file that it does not know."""
+    path = checkpoint.folder / "generation_config.json"
+    known = vars(model.generation_config) if model.generation_config is not None else {}
+    return {**known, **(read_json(checkpoint.source, path) if path.is_file() else {})}

@@ -1,0 +1,85 @@
+"""Where compiled packages may be loaded from: whose they are, and where their libraries can be unpacked."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+#: What torch's loader asks, in this order, for a folder to unpack into; it takes /tmp where none is set.
+_NAMED = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
+
+
+class Unusable(Exception):
+    """Why a package cannot be loaded here, in words."""
+
+
+@contextmanager
+def unpacking(beside: Path) -> Iterator[None]:
+    """Let libraries be unpacked where they can be loaded: in the usual folder, else in that of the packages.
+
+    Raises `Unusable` where neither can hold them, as on a machine whose /tmp is mounted noexec.
+    """
+    usual = Path(next((os.environ[name] for name in _NAMED if os.environ.get(name)), "/tmp"))
+    why = _no_libraries(usual)
+    if why is None:
+        yield
+        return
+    if _no_libraries(beside) is not None:
+        raise Unusable(f"{usual} {why} (set TMPDIR to a folder that libraries can be loaded from)")
+    moved = {"TMPDIR": str(beside), "TORCHINDUCTOR_CACHE_DIR": str(beside / "inductor")}
+    before = {name: os.environ.get(name) for name in moved}
+    os.environ.update(moved)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _no_libraries(folder: Path) -> str | None:
+    """Why no library can be loaded from a folder; None where one can."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(mmap.PAGESIZE))
+            file.flush()
+            mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+    except PermissionError:
+        return "is noexec" if os.access(folder, os.W_OK) else "cannot be written to"
+    except OSError:
+        return "cannot be written to"
+    return None
+
+
+def require_own(place: Path) -> None:
+    """Raise `Unusable` for a package that somebody else could have put there: loading it runs its code."""
+    for path in (place, place.parent):
+        found = path.stat()
+        if found.st_uid not in (os.getuid(), 0):
+            raise Unusable(f"{path} belongs to another user (set SEQUOIA_CACHE to a folder of your own)")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise Unusable(f"others may write to {path} (chmod go-w, or delete it)")
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that only its owner writes to, made or set so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.stat().st_uid == os.getuid():
+        folder.chmod(0o700)
+
+
+def is_damaged(place: Path) -> bool:
+    """Whether a package was cut short or changed. What else may be wrong, making it anew does not mend."""
+    try:
+        with zipfile.ZipFile(place) as package:
+            return package.testzip() is not None
+    except (zipfile.BadZipFile, EOFError):
+        return True

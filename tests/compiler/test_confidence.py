@@ -1,0 +1,128 @@
+"""How far a prediction can be trusted: intervals that cover, optimism that is there, leads that are noise."""
+
+import numpy as np
+import pytest
+
+from hand_written import linear, profile
+from sequoia_cli.compiler.choose import Limits, choose
+from sequoia_cli.compiler.confidence import Rechoose, assess
+from sequoia_cli.compiler.estimate import Estimate
+from sequoia_cli.compiler.fixed import weigh
+from sequoia_cli.compiler.value import expected_tokens
+from sequoia_cli.core.hardware import HardwareProfile
+from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
+from sequoia_cli.core.tree import chain
+
+TRUTH = (0.5, 0.15, 0.08, 0.05, 0.03, 0.02, 0.02, 0.01)
+TIMED = profile(target_slope=0.01, draft=0.02)
+LIMITS = Limits(24)
+
+
+def counted(random, prompts, trials, spread=0.3):
+    """Counts of prompts whose acceptance differs, at one depth."""
+    samples = []
+    for number in range(prompts):
+        first = np.clip(TRUTH[0] * np.exp(random.normal(0, spread) - spread**2 / 2), 0, 0.6)
+        own = np.array([first, *TRUTH[1:]])
+        hits = random.multinomial(trials, [*own, 1 - own.sum()])[:-1]
+        samples.append(PromptCounts(number, (trials,), (tuple(map(float, hits)),)))
+    return AcceptanceRates.from_samples(samples, {})
+
+
+def compiled(rates, limits=LIMITS, timed=TIMED):
+    estimate = Estimate.of(rates)
+    choice = choose(timed, estimate.rows, limits)
+    return choice, assess(choice, estimate, Rechoose(timed, limits))
+
+
+def test_the_interval_of_95_percent_covers_the_tokens_of_the_chosen_tree():
+    """40 measurements of 12 prompts, fixed seed: at 95%, fewer than 33 covered has a chance of 0.1%.
+
+    The control takes the trials for independent and covers less often.
+    """
+    random = np.random.default_rng(0)
+    whole = counted(np.random.default_rng(1), 4000, 60).p
+    covered = control = 0
+    for _ in range(40):
+        rates = counted(random, 12, 60, spread=0.4)
+        choice, confidence = compiled(rates)
+        true = expected_tokens(choice.chosen.tree, whole)
+        covered += confidence.tokens_per_step[0] <= true <= confidence.tokens_per_step[1]
+        together = PromptCounts(0, rates.trials, rates.accepted)
+        estimate = Estimate.of(AcceptanceRates.from_samples([together], {}))
+        narrow = assess(choice, estimate)
+        control += narrow.tokens_per_step[0] <= true <= narrow.tokens_per_step[1]
+    assert covered >= 33
+    assert control < covered
+
+
+def test_a_tree_chosen_by_thin_counts_is_optimistic_and_one_by_many_is_not():
+    random = np.random.default_rng(2)
+    thin, thick = (compiled(counted(random, 10, trials))[1].optimism for trials in (8, 4000))
+    assert thin > 0.005
+    assert thick < 0.5 * thin
+
+
+def test_the_interval_of_speedup_is_that_of_tokens_at_the_same_cost():
+    choice, confidence = compiled(counted(np.random.default_rng(3), 10, 100))
+    ratio = choice.speedup(choice.chosen) / choice.chosen.tokens_per_step
+    assert confidence.speedup == pytest.approx(tuple(ratio * end for end in confidence.tokens_per_step))
+    low, high = confidence.tokens_per_step
+    assert 1 <= low < choice.chosen.tokens_per_step < high <= choice.chosen.tree.depth
+
+
+def test_leads_over_simple_shapes_are_told_with_their_noise():
+    choice, many = compiled(counted(np.random.default_rng(4), 200, 100))
+    leads = {lead.shape.split()[-1]: lead for lead in many.leads}
+    assert set(leads) == {"chain", "chains"}
+    for lead in many.leads:
+        (other,) = (each for each in choice.runners_up if each.shape == lead.shape)
+        assert lead.share == pytest.approx(other.seconds_per_token / choice.chosen.seconds_per_token - 1)
+        assert lead.interval[0] < lead.share < lead.interval[1]
+    assert not leads["chain"].within_noise
+
+
+def test_a_lead_over_several_chains_that_is_within_the_noise_is_told_as_that():
+    """A target that is flat up to six nodes: the best tree and three chains differ in one grandchild."""
+    timed = HardwareProfile(((1, 1.0), (6, 1.02), (7, 1.2), (32, 3.0)), ((1, 0.085), (31, 0.085)))
+    random = np.random.default_rng(5)
+    pairs = zip(counted(random, 16, 60).samples, counted(random, 16, 30).samples, strict=True)
+    samples = [
+        PromptCounts(one.prompt, one.trials + two.trials, one.accepted + two.accepted) for one, two in pairs
+    ]
+    choice, confidence = compiled(AcceptanceRates.from_samples(samples, {}), Limits(32), timed)
+    leads = {lead.shape.split()[-1]: lead for lead in confidence.leads}
+    assert choice.chosen.tree.size == 6
+    assert leads["chains"].within_noise
+    assert 0 < leads["chains"].share < 0.02
+    assert not leads["chain"].within_noise
+
+
+def test_leads_are_told_without_intervals_where_there_are_no_counts():
+    _, confidence = compiled(AcceptanceRates((TRUTH,)))
+    assert confidence.tokens_per_step is confidence.speedup is confidence.optimism is None
+    assert confidence.leads
+    assert not any(lead.interval or lead.within_noise for lead in confidence.leads)
+
+
+def test_no_speculation_has_nothing_to_be_uncertain_of():
+    timed = profile(target_slope=0.9, draft=0.3)
+    choice, confidence = compiled(counted(np.random.default_rng(6), 10, 100), timed=timed)
+    assert choice.chosen.tree.size == 1
+    assert confidence.speedup is None
+
+
+def test_a_fixed_shape_has_an_interval_and_no_optimism():
+    estimate = Estimate.of(counted(np.random.default_rng(7), 10, 20))
+    choice = weigh(TIMED, estimate.rows, chain(4), "chain:3")
+    confidence = assess(choice, estimate)
+    assert confidence.optimism == 0
+    assert confidence.tokens_per_step[0] < choice.chosen.tokens_per_step < confidence.tokens_per_step[1]
+
+
+def test_a_forced_size_is_compared_with_trees_of_its_size_alone():
+    estimate = Estimate.of(counted(np.random.default_rng(8), 10, 20))
+    timed = profile(0.01, 0.02, verify_seconds=linear(0, 0.002, (1, 64)))
+    choice = choose(timed, estimate.rows, Limits(20), size=20)
+    confidence = assess(choice, estimate, Rechoose(timed, Limits(20), 20))
+    assert 0 <= confidence.optimism < 0.2
