@@ -53,14 +53,14 @@ TopK = Annotated[int, typer.Option("--top-k", help="Sample from the k most proba
 TopP = Annotated[float, typer.Option("--top-p", help="Sample from the most probable mass p; 1 is off.")]
 DraftTemperature = Annotated[
     float | None,
-    typer.Option("--draft-temperature", help="Shapes the proposals, never the law of the text."),
+    typer.Option("--draft-temperature", help="Shapes the proposals, never the distribution of the text."),
 ]
 Verifier = Annotated[
     str,
     typer.Option(
         "--verifier",
         metavar="RULE",
-        help="How proposals are drawn and accepted, never the law of the text: sequoia, specinfer, spectr, "
+        help="How proposals are drawn and accepted, never the distribution of the text: sequoia, specinfer, spectr, "
         "naive or traversal. At temperature 0 all are the same.",
     ),
 ]
