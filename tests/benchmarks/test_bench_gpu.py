@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from exhaustive import exhaustive
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine import continuation
@@ -21,6 +22,7 @@ def bench(*arguments, folder):
     return subprocess.run(script, capture_output=True, text=True, check=False, cwd=folder)
 
 
+@exhaustive
 def test_the_tiny_run_writes_all_figures_and_a_profile_that_compile_takes(tmp_path):
     run = bench("--tiny", "-o", "out/gpu.json", folder=tmp_path)
     assert run.returncode == 0, run.stderr

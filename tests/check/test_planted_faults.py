@@ -103,6 +103,7 @@ CONFIDENT = [(torch.tensor([14, 2, 1, 0.5, 0, -1, -2, -3]).double() / 0.6).softm
 ELSEWHERE = [[0.1, 1e-9, 1e-9, 0.3, 0.3, 0.3 - 4e-9, 1e-9, 1e-9]] * 8
 
 
+@exhaustive
 def test_keys_in_half_precision_which_underflow_for_improbable_children_are_found(monkeypatch):
     star = TokenTree((-1, 0, 0, 0, 0))
     assert scripted(ELSEWHERE, CONFIDENT, tree=star).failures == []

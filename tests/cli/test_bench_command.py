@@ -9,6 +9,7 @@ import sys
 import pytest
 import yaml
 
+from exhaustive import exhaustive
 from sequoia_cli.bench import runner
 from sequoia_cli.bench.engines import ENGINES
 from sequoia_cli.bench.runner import Outcome
@@ -357,6 +358,7 @@ def test_the_context_of_an_assistant_counts_where_it_assists(
     assert left == {"plain,transformers": ["two"], "plain,transformers,assisted": ["two", "three"]}
 
 
+@exhaustive
 def test_a_pair_that_transformers_cannot_run_is_left_out_and_the_others_are_compared(
     run, pair, models, trees
 ):

@@ -170,6 +170,7 @@ def test_prompts_of_a_dataset_are_answered(done, empty_place):
     assert json.loads((empty_place / "texts" / "corpus.json").read_text())["prompts"].startswith("sha256:")
 
 
+@exhaustive
 def test_several_drafts_are_made_side_by_side_and_work_together(distill, done, run, targets, trees):
     well = ("--epochs", "8", "--learning-rate", "0.02")  # so that the first one gets some right
     code, out, err = distill("-o", "made", "--count", "2", *well, "--json")

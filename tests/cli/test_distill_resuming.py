@@ -102,6 +102,7 @@ def test_a_training_of_other_options_is_refused_before_texts_are_written(
     assert "going on from step 3 of" in done("-o", "made", "--epochs", "2")
 
 
+@exhaustive
 def test_a_training_of_other_options_begins_anew_by_force(done, interrupted):
     done("-o", "whole")
     interrupted("-o", "made", "--epochs", "2")

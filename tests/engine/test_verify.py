@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 
+from exhaustive import exhaustive
 from reference import inverse, normalised, one_level_law, walk, without
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.draw import draw_children
@@ -140,6 +141,7 @@ PAIR_LAW = {
 }
 
 
+@exhaustive
 def test_two_successive_tokens_are_distributed_as_the_targets():
     """Fixed seed; a right program fails once in a million seeds. 4,000 draws see a total variation of 0.05.
 

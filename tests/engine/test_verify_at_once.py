@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from decoding import PROMPT, TREE
-from exhaustive import few
+from exhaustive import exhaustive, few
 from features import feature_draft
 from models import near, tiny_model
 from oracles import trees_up_to
@@ -203,6 +203,7 @@ def test_the_check_sees_a_residual_that_is_not_brought_up_to_date(monkeypatch):
     assert scripted_p_value(WIDE) < 1e-6
 
 
+@exhaustive
 def test_texts_of_a_model_and_its_draft_have_the_targets_law():
     target = tiny_model("llama", vocab=VOCABULARY)
     draft = IndependentDraft(LanguageModel(near(target, 0.05)), VOCABULARY)

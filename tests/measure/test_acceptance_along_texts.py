@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 import torch
 
+from exhaustive import exhaustive
 from marginals import deviation, exact_chances, marginal_rates
 from reference import normalised, ordered_draws
 from scripted import LeveledDraft, ScriptedDraft, ScriptedTarget
@@ -106,6 +107,7 @@ def test_the_exact_rates_see_places_that_all_count_alike():
 # --- a draft that reads hidden states proposes at a place according to where the step began
 
 
+@exhaustive
 def test_each_depth_is_measured_with_what_is_proposed_at_that_depth():
     """Fixed seeds; 3 rates at 4 standard errors: a right program fails for one choice in 5,000."""
     exact = exact_rates(24, 3, by_level=True)

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from exhaustive import exhaustive
 from models import near, tiny_model
 from scripted import LeveledDraft, ScriptedDraft, ScriptedTarget, counting_up, ranking
 from sequoia_cli.core.rates import AcceptanceRates
@@ -228,6 +229,7 @@ def measured(estimate, first_seed) -> AcceptanceRates:
     return AcceptanceRates.from_samples(counts, {})
 
 
+@exhaustive
 def test_for_a_sampled_target_both_agree_within_their_errors():
     """Fixed seeds; 3 ranks at 4 standard errors: a right program fails for one choice of seeds in 5,000."""
     coin, exact = measured(on_policy, 1000), measured(teacher_forced, 2000)

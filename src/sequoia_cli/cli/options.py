@@ -60,8 +60,8 @@ Verifier = Annotated[
     typer.Option(
         "--verifier",
         metavar="RULE",
-        help="How proposals are drawn and accepted, never the distribution of the text: sequoia, specinfer, spectr, "
-        "naive or traversal. At temperature 0 all are the same.",
+        help="How proposals are drawn and accepted, never the distribution of the text: sequoia, specinfer, "
+        "spectr, naive or traversal. At temperature 0 all are the same.",
     ),
 ]
 Skip = Annotated[

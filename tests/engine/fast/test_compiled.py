@@ -6,7 +6,6 @@ import zipfile
 
 import pytest
 import torch
-import transformers
 
 from decoding import PROMPT, TREE, tree_logits
 from exhaustive import few
@@ -269,7 +268,7 @@ def test_the_key_of_a_package_holds_versions_compiler_flags_and_capability(monke
     keys = {compiled._kind(block)}
     for change in (
         lambda: monkeypatch.setattr(compiled, "_compiler", lambda: "/usr/bin/g++ 99.1"),
-        lambda: monkeypatch.setattr(transformers, "__version__", "0.0"),
+        lambda: monkeypatch.setattr(compiled.transformers, "__version__", "0.0"),
         lambda: monkeypatch.setenv("CXXFLAGS", "-O1"),
         lambda: monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default"),
         lambda: monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "SVE256"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
+from exhaustive import exhaustive
 from sequoia_cli.engine.loading import hub
 from sequoia_cli.engine.loading.sources import fetch_description, locate
 from sequoia_cli.errors import BadInput, SequoiaError
@@ -138,7 +139,7 @@ except SequoiaError as error:
     ("settings", "reason"),
     [
         ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
-        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "the hub cannot be reached"),
+        pytest.param({"HF_ENDPOINT": "http://127.0.0.1:9"}, "the hub cannot be reached", marks=exhaustive),
     ],
 )
 def test_without_a_network_one_line_and_no_retries(settings, reason, tmp_path):
