@@ -55,6 +55,7 @@ def test_they_do_where_the_targets_tail_is_cut_and_the_drafts_is_not(verifier):
     assert scripted_p_value(verifier, sampling=CUT) > 1e-6
 
 
+@exhaustive
 def test_texts_of_two_merged_drafts_with_equal_siblings_have_the_targets_law():
     assert scripted_p_value(SPECINFER, GUESSED) > 1e-6
 

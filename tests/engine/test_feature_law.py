@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from exhaustive import exhaustive
 from features import tiny_feature
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import TokenTree
@@ -66,6 +67,7 @@ def test_texts_of_three_tokens_have_the_targets_law():
     assert p_value(*found([feature()], CUT, 3)) > 1e-6
 
 
+@exhaustive
 def test_texts_of_two_kinds_of_drafts_with_different_ids_have_the_targets_law():
     assert p_value(*found([feature(ODD), scripted(ODD - 1)], CUT, 3)) > 1e-6
 

@@ -130,7 +130,7 @@ def _plain_logits(model: LanguageModel) -> Tensor:
 
 @torch.inference_mode()
 def _tree_logits(model: LanguageModel, name: str, seed: int) -> Tensor:
-    """The same (nodes + 1, vocabulary) by a tree behind a prefix, and a token after what a commit kept."""
+    """The same (nodes + 1, vocabulary) by a tree after a prefix, and a token after what a commit kept."""
     prefix, nodes, last = _tokens(model, seed)
     layout, capacity = Layout(_TREE), _PREFIX + _TREE.size + 2
     cache = model.new_cache(capacity)
