@@ -20,6 +20,7 @@ from sequoia_cli.engine.fast.fixed_cache import FixedCache, RowPool
 from sequoia_cli.engine.fast.fixed_forward import Forward, run_fixed
 from sequoia_cli.engine.fast.matrix import matrix_named
 from sequoia_cli.engine.fast.prepare import make_fast
+from sequoia_cli.engine.integer.blocks import use_kernel
 from sequoia_cli.engine.feature_model import FeatureModel, Rotation
 from sequoia_cli.engine.head import OutputHead
 from sequoia_cli.engine.layout import Layout, TreeMask
@@ -49,7 +50,7 @@ class FeatureDraft:
         """`embedding` and `head` are the target's; `ids` says which ids the head's rows are for."""
         self.model, self.embedding, self.head, self.ids = model, embedding, head, ids
         self.context_limit = context_limit
-        self.dtype = head.weight.dtype
+        self.dtype = model.hidden_norm.weight.dtype
         self._rotation = model.rotation(torch.arange(0, device=head.weight.device), self.dtype)
         self._recorder: Recorder | None = None
         self._rows = RowPool()
@@ -66,7 +67,8 @@ class FeatureDraft:
 
     def compile(self, announce: Callable[[str], None]) -> bool:
         """Let the layers of a fast network run compiled where that pays; returns whether they do."""
-        return compile_blocks(self.model, announce)
+        parts = nn.ModuleList(part for part in (self.model, self.head.product) if part is not None)
+        return any([use_kernel(parts, announce), compile_blocks(self.model, announce)])
 
     def fix_buffers(self, capture: Capture) -> None:
         """From here on run levels over fixed buffers, and replay what `capture` has recorded of them."""
@@ -180,8 +182,7 @@ class FeatureDraft:
         return self._masks[key]
 
     def _mask(self, block: tuple[Tensor, Tensor, Tensor]) -> TreeMask:
-        weight = self.head.weight
-        return TreeMask(*block, capacity=self._capacity, dtype=weight.dtype, device=weight.device)
+        return TreeMask(*block, capacity=self._capacity, dtype=self.dtype, device=self.head.weight.device)
 
 
 def _parts(index: int, layer: Any) -> Parts:

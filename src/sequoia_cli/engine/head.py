@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from sequoia_cli.engine.fast.linear import FastLinear
+from sequoia_cli.engine.fast.linear import AnyLinear, FastLinear
 from sequoia_cli.engine.fast.matrix import Matrix
+from sequoia_cli.engine.integer.linear import IntegerLinear
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput
 
 
 @dataclass(frozen=True)
 class OutputHead:
-    """`weight` (ids, width) and `bias` (ids,); what they give is scaled, then capped, as the family does."""
+    """`weight` (ids, width) and `bias` (ids,); what they give is scaled, then capped, as the family does.
+
+    `product` is how they are multiplied, where the weights are not those of a plain product: prepared for
+    speed, or rounded to numbers, which are then all that `weight` holds.
+    """
 
     weight: Tensor
     bias: Tensor | None = None
     scale: float = 1.0
     cap: float | None = None
-    quantised: bool = False
-    product: FastLinear | None = field(default=None, repr=False, compare=False)
+    product: AnyLinear | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits (..., ids) of (..., width) hidden states, in the head's dtype whatever theirs is."""
-        hidden = hidden.to(self.weight.dtype)
+        """Logits (..., ids) of (..., width) hidden states: in the head's dtype, or theirs if it is rounded."""
+        if not isinstance(self.product, IntegerLinear):
+            hidden = hidden.to(self.weight.dtype)
         logits = self.product(hidden) if self.product else linear(hidden, self.weight, self.bias)
         if self.scale != 1:
             logits = logits * self.scale
@@ -37,12 +43,31 @@ class OutputHead:
         """The head for `ids` alone, in their order, as a copy; None is for all of them: the head itself."""
         if ids is None:
             return self
+        if isinstance(self.product, IntegerLinear):
+            return replace(self, **_parts(self.product.only(ids)))
         bias = self.bias[ids] if self.bias is not None else None
         return replace(self, weight=self.weight[ids].contiguous(), bias=bias, product=None)
 
     def fast(self) -> OutputHead:
         """The same head, prepared for speed."""
-        return replace(self, product=FastLinear(Matrix(self.weight, self.bias, self.quantised)))
+        if isinstance(self.product, IntegerLinear):
+            return self
+        return replace(self, product=FastLinear(Matrix(self.weight, self.bias)))
+
+    @property
+    def width(self) -> int:
+        """That of the hidden states."""
+        if isinstance(self.product, IntegerLinear):
+            return self.product.in_features
+        return self.weight.shape[1]
+
+
+def _parts(module: nn.Module) -> dict[str, Any]:
+    """Weight, bias and product of the layer that is a head."""
+    if isinstance(module, IntegerLinear):
+        return {"weight": module.numbers, "bias": module.bias, "product": module}
+    weight = getattr(module, "weight", None)
+    return {"weight": weight.detach() if weight is not None else None, "bias": getattr(module, "bias", None)}
 
 
 @torch.inference_mode()
@@ -53,20 +78,19 @@ def output_head(model: LanguageModel, name: str) -> OutputHead:
     has the last word.
     """
     module = model.model.get_output_embeddings()
-    found = getattr(module, "weight", None)
-    if found is None:
+    parts = _parts(module)
+    if parts["weight"] is None:
         raise BadInput(f"{name} does not expose its output head, which a draft of this kind shares")
     config = model.config
     scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
     cap = getattr(config, "final_logit_softcapping", None)
-    quantised = getattr(module, "quantised", False)
-    head = OutputHead(found.detach(), getattr(module, "bias", None), float(scale), cap, quantised)
+    head = OutputHead(**parts, scale=float(scale), cap=cap)
     tokens = torch.arange(8, device=model.device) % model.vocabulary
     output = model.forward(
         tokens, torch.arange(8, device=model.device), model.new_cache(8), None, hidden=True
     )
     assert output.hidden is not None
-    if output.hidden.shape[-1] == head.weight.shape[1]:
+    if output.hidden.shape[-1] == head.width:
         logits = head(output.hidden).float()
         tolerance = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
         if (logits - output.logits.float()).abs().max() <= tolerance * output.logits.float().abs().max():

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.fast.attention import attend, folded, grouped_attention
-from sequoia_cli.engine.fast.linear import FastLinear
-from sequoia_cli.engine.fast.matrix import Matrix
+from sequoia_cli.engine.fast.linear import prepared
+from sequoia_cli.engine.fast.matrix import AnyMatrix
 
 #: How far a layer's output may be off, relative to what it adds to its input.
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 _TOLERANCE_HALF = 0.05
+
+
+#: The rows of the cache that each row sees, (rows, columns), and how many these are, (rows,).
+Seen = tuple[Tensor, Tensor]
 
 
 class Shared:
@@ -31,6 +35,7 @@ class Shared:
         self._ready: tuple[Tensor, Tensor]
         self._wide: tuple[Tensor, Tensor] | None = None
         self._masks: list[tuple[Tensor | None, Tensor]] = []
+        self._seen: list[tuple[Tensor, Seen]] = []
 
     def rotation(self, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """(texts, rows, 1, width) of cosines and of sines; the sines' first half, which turns back, negated.
@@ -42,7 +47,7 @@ class Shared:
             half = sines.shape[-1] // 2
             signed = torch.cat((-sines[..., :half], sines[..., half:]), -1)
             self._given, self._ready = given, (cosines.unsqueeze(-2), signed.unsqueeze(-2))
-            self._wide, self._masks = None, []
+            self._wide, self._masks, self._seen = None, [], []
         return self._ready
 
     def wide_rotation(self, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -65,6 +70,16 @@ class Shared:
         self._masks.append((mask, folded(given, shared).contiguous()))
         return self._masks[-1][1]
 
+    def seen(self, mask: Tensor | None, find: Callable[[Tensor], Seen]) -> Seen | None:
+        """What `find` makes of this forward's masks; None without one, where a single row sees all."""
+        if mask is None:
+            return None
+        for known, ready in self._seen:
+            if known is mask:
+                return ready
+        self._seen.append((mask, find(mask)))
+        return self._seen[-1][1]
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -76,17 +91,35 @@ class Parts:
     width: int
     scale: float
     before_attention: nn.Module
-    into_attention: Matrix
-    out_of_attention: Matrix
+    into_attention: AnyMatrix
+    out_of_attention: AnyMatrix
     before_mlp: nn.Module
-    into_mlp: Matrix
-    out_of_mlp: Matrix
+    into_mlp: AnyMatrix
+    out_of_mlp: AnyMatrix
     activation: nn.Module
 
 
 #: A layer as one function of tensors (see `engine/fast/compiled.py`): states, cosines, sines, the keys and
 #: values of the whole cache, a mask over the rows in use, then what stays the same from call to call.
 Compiled = Callable[[list[Tensor]], list[Tensor]]
+
+
+class InKernel(Protocol):
+    """A layer of rounded weights as one call (see `engine/integer/kernel.py`)."""
+
+    def seen(self, mask: Tensor) -> Seen:
+        """What each row sees, of an additive mask."""
+
+    def __call__(
+        self,
+        states: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        keys: Tensor,
+        values: Tensor,
+        end: int,
+        seen: Seen | None,
+    ) -> Tensor:
+        """States (1, rows, hidden) after the layer; its keys and values get the rows before `end`."""
 
 
 class FastBlock(nn.Module):
@@ -98,15 +131,16 @@ class FastBlock(nn.Module):
         self.layer_index, self.width, self.scale = parts.index, parts.width, parts.scale
         self.queries, self.keys, self.group = parts.queries, parts.keys, parts.queries // parts.keys
         self.is_causal = True
-        self.into_attention = FastLinear(parts.into_attention)
-        self.out_of_attention = FastLinear(parts.out_of_attention)
-        self.into_mlp, self.out_of_mlp = FastLinear(parts.into_mlp), FastLinear(parts.out_of_mlp)
+        self.into_attention = prepared(parts.into_attention)
+        self.out_of_attention = prepared(parts.out_of_attention)
+        self.into_mlp, self.out_of_mlp = prepared(parts.into_mlp), prepared(parts.out_of_mlp)
         self.inner = self.out_of_mlp.in_features
         self.activation = parts.activation
         self.before_attention, self.before_mlp = parts.before_attention, parts.before_mlp
         self.compiled: Compiled | None = None
         #: What `compiled` takes behind what changes from call to call.
         self.constants: tuple[Tensor, ...] = ()
+        self.in_kernel: InKernel | None = None
 
     def forward(
         self,
@@ -120,8 +154,9 @@ class FastBlock(nn.Module):
     ) -> Tensor:
         """(texts, rows, hidden) in and out, with the arguments that transformers gives its decoder layers."""
         kept = cache if cache is not None else past_key_values
-        if self.compiled is not None and self._can_run_compiled(hidden_states, attention_mask, kept):
-            return self._run_compiled(hidden_states, attention_mask, position_embeddings, kept)
+        if (self.compiled or self.in_kernel) and self._can_run_whole(hidden_states, attention_mask, kept):
+            run = self._run_compiled if self.compiled else self._run_in_kernel
+            return run(hidden_states, attention_mask, position_embeddings, kept)
         texts, rows, _ = hidden_states.shape
         heads = self.into_attention(self.before_attention(hidden_states)).view(texts, rows, -1, self.width)
         turned, values = heads.split((self.queries + self.keys, self.keys), 2)
@@ -143,7 +178,7 @@ class FastBlock(nn.Module):
         gate, up = self.into_mlp(self.before_mlp(states)).split(self.inner, -1)
         return self.out_of_mlp.onto(states, self.activation(gate).mul_(up))
 
-    def _can_run_compiled(self, states: Tensor, mask: Tensor | None, kept: Any) -> bool:
+    def _can_run_whole(self, states: Tensor, mask: Tensor | None, kept: Any) -> bool:
         """Whether rows of one text follow others in its cache: a prompt has no mask of ours."""
         if states.shape[0] > 1 or type(kept) is not TreeCache:
             return False
@@ -166,9 +201,23 @@ class FastBlock(nn.Module):
                 raise KeyboardInterrupt from None
             raise
 
+    def _run_in_kernel(
+        self, states: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], kept: TreeCache
+    ) -> Tensor:
+        assert self.in_kernel is not None
+        self.shared.rotation(rotation)  # tells this forward from the one before
+        seen = self.shared.seen(mask, self.in_kernel.seen)
+        keys, values, end = kept.layers[self.layer_index].reserve(states.shape[1])
+        return self.in_kernel(states, rotation, keys, values, end, seen)
 
-def agrees(found: Tensor, expected: Tensor, states: Tensor) -> bool:
-    """Whether a layer's output for `states` is the expected one, up to rounding."""
-    added = _TOLERANCE.get(states.dtype, _TOLERANCE_HALF) * (expected - states).norm()
+
+def agrees(found: Tensor, expected: Tensor, states: Tensor, rounded: bool = False) -> bool:
+    """Whether a layer's output for `states` is the expected one, up to rounding.
+
+    Where products have `rounded` inputs, the smallest difference sends one that lies half way between two
+    numbers to the other one.
+    """
+    tolerance = _TOLERANCE_HALF if rounded else _TOLERANCE.get(states.dtype, _TOLERANCE_HALF)
+    added = tolerance * (expected - states).norm()
     rounding = torch.finfo(states.dtype).eps * expected.norm()  # a layer can add little to large states
     return bool((found - expected).norm() <= added + rounding)

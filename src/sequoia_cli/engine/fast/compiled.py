@@ -7,12 +7,9 @@ is the slow twin. A package serves all layers of one shape, takes half a minute 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import platform
-import shutil
-import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable
@@ -26,17 +23,21 @@ from sequoia_cli.core.paths import cache_dir
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.fast import layer_function
 from sequoia_cli.engine.fast.block import Compiled, FastBlock, agrees
+from sequoia_cli.engine.fast.linear import FastLinear
 from sequoia_cli.engine.fast.layer_function import LayerFunction, define_products, norms, products
 from sequoia_cli.engine.fast.norms import FastNorm
-from sequoia_cli.engine.fast.packages import Unusable, is_damaged, make_folder, require_own, unpacking
+from sequoia_cli.engine.fast.packages import (
+    Unusable,
+    compiler,
+    is_damaged,
+    make_folder,
+    require_own,
+    unpacking,
+)
 from sequoia_cli.engine.loading.devices import cpu_features, cpu_name
 
 #: Layers of fewer weights are not worth the half minute.
 _WORTH_IT = 1_000_000
-
-#: What torch compiles with: `CXX`, else the first of these that is there.
-_COMPILERS = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
-
 
 #: Settings that change what is compiled.
 _FLAGS = ("CXX", "CXXFLAGS", "CPPFLAGS", "CFLAGS", "LDFLAGS", "ATEN_CPU_CAPABILITY", "TORCHINDUCTOR_FREEZING")
@@ -62,6 +63,8 @@ def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
 
 
 def _can_be(block: FastBlock) -> bool:
+    if not all(isinstance(part, FastLinear) for part in products(block)):
+        return False
     if not all(isinstance(norm, FastNorm) and norm.weight.device.type == "cpu" for norm in norms(block)):
         return False
     if any(True for _ in block.activation.parameters()):  # each layer's own, and one package is for all
@@ -79,7 +82,7 @@ def _kind(block: FastBlock) -> str:
     """A digest of all that the package of a layer depends on, the code that makes it included."""
     layer = LayerFunction(block)
     told = (
-        (torch.__version__, transformers.__version__, _compiler()),
+        (torch.__version__, transformers.__version__, compiler()),
         (platform.machine(), cpu_name(), cpu_features(), torch.backends.cpu.get_cpu_capability()),
         sorted((name, value) for name, value in os.environ.items() if name in _FLAGS),
         [(tuple(tensor.shape), tensor.dtype) for tensor in block.constants],
@@ -94,7 +97,7 @@ def _compiled(block: FastBlock, kind: str, announce: Callable[[str], None]) -> C
     """The layer's package, kept or made; None where that cannot be done."""
     try:
         place = cache_dir() / "compiled" / f"{kind}.pt2"
-        if not place.exists() and _compiler() is None:
+        if not place.exists() and compiler() is None:
             announce(
                 "no C++ compiler was found: the layers run uncompiled, which is slower "
                 "(install g++, or say --forward fast)"
@@ -119,16 +122,6 @@ def _compiled(block: FastBlock, kind: str, announce: Callable[[str], None]) -> C
         reason = (str(failure).strip().splitlines() or [""])[0][:160]
         announce(f"the layers run uncompiled, which is slower: {type(failure).__name__}: {reason}")
         return None
-
-
-@functools.cache
-def _compiler() -> str | None:
-    """The compiler that torch would call, and its version; None where there is none."""
-    found = next(filter(None, map(shutil.which, _COMPILERS)), None)
-    if found is None:
-        return None
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
-    return f"{found} {said.partition(chr(10))[0]}"
 
 
 def _works(block: FastBlock, run: Compiled, announce: Callable[[str], None]) -> bool:

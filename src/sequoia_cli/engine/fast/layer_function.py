@@ -20,7 +20,7 @@ _ops: Any = torch.ops  # which has no types
 def define_products() -> torch.library.Library:
     """The products as operators of their own, which the compiler calls and does not look into."""
     library = torch.library.Library("sequoia", "DEF")
-    operands = "Tensor weight, Tensor? bias, Tensor? numbers, Tensor? scales"
+    operands = "Tensor weight, Tensor? bias"
     library.define(f"product(Tensor inputs, {operands}) -> Tensor")
     library.define(f"product_onto(Tensor states, Tensor inputs, {operands}) -> Tensor")
     library.impl("product", product, "CompositeExplicitAutograd")

@@ -9,39 +9,52 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from sequoia_cli.engine.integer.linear import IntegerLinear
+
 
 class Matrix(NamedTuple):
-    """`weight` (outputs, width) and `bias` (outputs,); `quantised` weights are 8-bit numbers times scales."""
+    """`weight` (outputs, width) and `bias` (outputs,)."""
 
     weight: Tensor
     bias: Tensor | None
-    quantised: bool = False
+
+    @property
+    def out_features(self) -> int:
+        return len(self.weight)
 
 
-def matrix_of(module: nn.Module) -> Matrix | None:
+#: A rounded layer is its own matrix: what it multiplies by cannot be told apart from how it does.
+AnyMatrix = Matrix | IntegerLinear
+
+
+def matrix_of(module: nn.Module) -> AnyMatrix | None:
     """The matrix of a layer that is a product with it and nothing else; None for any other module."""
+    if isinstance(module, IntegerLinear):
+        return module
     if type(module) not in (nn.Linear, Conv1D):
         return None
     weight, bias = cast(Tensor, module.weight), cast("Tensor | None", module.bias)
-    weight = weight if type(module) is nn.Linear else weight.T
-    return Matrix(weight, bias, getattr(module, "quantised", False))
+    return Matrix(weight if type(module) is nn.Linear else weight.T, bias)
 
 
-def matrix_named(parent: nn.Module, name: str) -> Matrix:
+def matrix_named(parent: nn.Module, name: str) -> AnyMatrix:
     """That of a layer which is known to be a product."""
     matrix = matrix_of(parent.get_submodule(name))
     assert matrix is not None
     return matrix
 
 
-def stacked(matrices: Sequence[Matrix]) -> Matrix:
-    """Several matrices over one input as one: their outputs side by side."""
-    weight = torch.cat([matrix.weight for matrix in matrices])
-    quantised = all(matrix.quantised for matrix in matrices)
-    if all(matrix.bias is None for matrix in matrices):
-        return Matrix(weight, None, quantised)
+def stacked(matrices: Sequence[AnyMatrix]) -> AnyMatrix:
+    """Several matrices over one input as one: their outputs side by side. All are rounded, or none."""
+    rounded = [matrix for matrix in matrices if isinstance(matrix, IntegerLinear)]
+    if rounded:
+        assert len(rounded) == len(matrices)
+        return IntegerLinear.stacked(rounded)
+    wide = [matrix for matrix in matrices if isinstance(matrix, Matrix)]
+    weight = torch.cat([matrix.weight for matrix in wide])
+    if all(matrix.bias is None for matrix in wide):
+        return Matrix(weight, None)
     biases = [
-        matrix.bias if matrix.bias is not None else weight.new_zeros(len(matrix.weight))
-        for matrix in matrices
+        matrix.bias if matrix.bias is not None else weight.new_zeros(len(matrix.weight)) for matrix in wide
     ]
-    return Matrix(weight, torch.cat(biases), quantised)
+    return Matrix(weight, torch.cat(biases))

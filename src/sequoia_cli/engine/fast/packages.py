@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
+import shutil
 import stat
+import subprocess
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -15,8 +18,32 @@ from pathlib import Path
 _NAMED = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
 
 
+#: What torch compiles with: `CXX`, else the first of these that is there.
+_COMPILERS = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
+
+
 class Unusable(Exception):
     """Why a package cannot be loaded here, in words."""
+
+
+@functools.cache
+def compiler() -> tuple[str, str] | None:
+    """The path of the C++ compiler, and what it says of its version; None where there is none."""
+    found = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if found is None:
+        return None
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    return found, said.partition("\n")[0]
+
+
+def folder_for_libraries(kept: Path) -> Path:
+    """`kept`, or where it is noexec a folder of this process's own. Raises `Unusable` where there is none."""
+    if _no_libraries(kept) is None:
+        return kept
+    usual = _usual_folder()
+    if (why := _no_libraries(usual)) is not None:
+        raise Unusable(f"{usual} {why} (set TMPDIR to a folder that libraries can be loaded from)")
+    return Path(tempfile.mkdtemp(prefix="sequoia-", dir=usual))
 
 
 @contextmanager
@@ -25,7 +52,7 @@ def unpacking(beside: Path) -> Iterator[None]:
 
     Raises `Unusable` where neither can hold them, as on a machine whose /tmp is mounted noexec.
     """
-    usual = Path(next((os.environ[name] for name in _NAMED if os.environ.get(name)), "/tmp"))
+    usual = _usual_folder()
     why = _no_libraries(usual)
     if why is None:
         yield
@@ -43,6 +70,10 @@ def unpacking(beside: Path) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _usual_folder() -> Path:
+    return Path(next((os.environ[name] for name in _NAMED if os.environ.get(name)), "/tmp"))
 
 
 def _no_libraries(folder: Path) -> str | None:

@@ -14,7 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sequoia_cli.engine.fast import attention
 from sequoia_cli.engine.fast.block import Shared
-from sequoia_cli.engine.fast.linear import FastLinear, SiblingLinear, Siblings
+from sequoia_cli.engine.fast.linear import SiblingLinear, Siblings, prepared
 from sequoia_cli.engine.fast.matrix import matrix_of
 from sequoia_cli.engine.fast.norms import fast_norm
 from sequoia_cli.engine.fast.recognise import Call, fast_block
@@ -148,7 +148,7 @@ def _fuse(group: _Group) -> None:
     found = [matrix for parent, name in group if (matrix := matrix_of(getattr(parent, name)))]
     if len(group) == 1:
         parent, name = group[0]
-        setattr(parent, name, FastLinear(found[0]))
+        setattr(parent, name, prepared(found[0]))
         return
     siblings = Siblings(found)
     for index, ((parent, name), matrix) in enumerate(zip(group, found, strict=True)):

@@ -11,6 +11,7 @@ from torch import nn
 
 from sequoia_cli.engine.fast.block import FastBlock, Parts, Shared, agrees
 from sequoia_cli.engine.fast.matrix import matrix_named, matrix_of, stacked
+from sequoia_cli.engine.integer.linear import IntegerLinear
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
@@ -42,7 +43,8 @@ def fast_block(layer: nn.Module, shared: Shared, call: Call) -> FastBlock | None
         return None
     block = FastBlock(_parts(layer), shared)
     output = block(*call.arguments, **call.named)
-    return block if agrees(output, call.output, call.arguments[0]) else None
+    rounded = isinstance(block.into_attention, IntegerLinear)
+    return block if agrees(output, call.output, call.arguments[0], rounded) else None
 
 
 def _reads_positions(layer: nn.Module, call: Call) -> bool:
@@ -63,8 +65,8 @@ def _parts(layer: nn.Module) -> Parts:
     width = attention.head_dim
     return Parts(
         index=attention.layer_idx,
-        queries=len(queries.weight) // width,
-        keys=len(keys.weight) // width,
+        queries=queries.out_features // width,
+        keys=keys.out_features // width,
         width=width,
         scale=attention.scaling,
         before_attention=layer.get_submodule("input_layernorm"),

@@ -1,0 +1,227 @@
+"""`kernel.cpp` built for this processor, at its first use, and called on tensors.
+
+It takes a few seconds to build and is kept beside the compiled layers. A library's name tells the digest of all
+that it depends on and that of its own bytes, so that one that was cut short is never loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sequoia_cli.core.paths import cache_dir
+from sequoia_cli.engine.fast.packages import (
+    Unusable,
+    compiler,
+    folder_for_libraries,
+    make_folder,
+    require_own,
+)
+from sequoia_cli.engine.integer.arithmetic import BLOCK, GROUP, QUAD
+from sequoia_cli.engine.integer.linear import IntegerLinear
+from sequoia_cli.engine.loading.devices import cpu_features, cpu_name
+
+_SOURCE = Path(__file__).with_name("kernel.cpp")
+
+#: Nothing may be contracted or reordered: a row's results are the same wherever it stands.
+_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-w")
+
+#: Instructions for what torch is told to use, so that one processor can stand in for another.
+_INSTRUCTIONS = {"avx2": ("-mavx2", "-mfma"), "default": ()}
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (
+        ("numbers", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("outputs", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("into_attention", _Matrix),
+        ("out_of_attention", _Matrix),
+        ("into_mlp", _Matrix),
+        ("out_of_mlp", _Matrix),
+        ("before_attention", ctypes.c_void_p),
+        ("before_mlp", ctypes.c_void_p),
+        ("before_attention_eps", ctypes.c_float),
+        ("before_mlp_eps", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("queries", ctypes.c_int32),
+        ("keys", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+        ("activation", ctypes.c_int32),
+    )
+
+
+class LayerCall:
+    """A decoder layer ready for the kernel; keeps what it points to."""
+
+    def __init__(self, kernel: Kernel, layer: _Layer, kept: tuple[object, ...]) -> None:
+        self.seen = kernel.seen
+        self._run, self._layer, self._kept = kernel.library.sequoia_layer, ctypes.byref(layer), (layer, kept)
+
+    def __call__(
+        self,
+        states: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        keys: Tensor,
+        values: Tensor,
+        end: int,
+        seen: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """States (1, rows, hidden) after the layer, whose keys and values stand before row `end`.
+
+        `rotation` are cosines and sines (1, rows, width); `seen` says which rows of the cache each row sees
+        (see `Kernel.seen`), None that one row sees all of them.
+        """
+        rows = states.shape[1]
+        found = states.clone(memory_format=torch.contiguous_format)
+        cosines, sines = (turns.contiguous() for turns in rotation)
+        columns, counts = (part.data_ptr() for part in seen) if seen is not None else (None, None)
+        self._run(
+            self._layer,
+            rows,
+            found.data_ptr(),
+            cosines.data_ptr(),
+            sines.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            keys.shape[2],
+            end,
+            columns,
+            counts,
+        )
+        return found
+
+
+class Kernel:
+    """The functions of a loaded library."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `OSError` where it cannot be loaded, `Unusable` where it is of another layout."""
+        self.library = ctypes.CDLL(str(path))
+        pointer, number = ctypes.c_void_p, ctypes.c_int32
+        self.library.sequoia_layout.argtypes = [pointer] * 3
+        self.library.sequoia_product.argtypes = [pointer, number, pointer, pointer]
+        self.library.sequoia_layer.argtypes = [
+            *(pointer, number, pointer, pointer, pointer, pointer, pointer),
+            *(number, number, pointer, pointer),
+        ]
+        self.library.sequoia_seen.argtypes = [pointer, number, number, number, pointer, pointer]
+        for name in ("layout", "product", "layer", "seen"):
+            getattr(self.library, f"sequoia_{name}").restype = None
+        layout = [ctypes.c_int32() for _ in range(3)]
+        self.library.sequoia_layout(*map(ctypes.byref, layout))
+        if [part.value for part in layout] != [GROUP, BLOCK, QUAD]:
+            raise Unusable(f"{path} has another layout of weights")
+
+    def product(self, linear: IntegerLinear, inputs: Tensor) -> Tensor:
+        """(rows, outputs), float32, of (rows, width) inputs."""
+        given = inputs.to(torch.float32).contiguous()
+        found = given.new_empty(len(given), linear.out_features)
+        matrix = _matrix(linear)
+        self.library.sequoia_product(ctypes.byref(matrix), len(given), given.data_ptr(), found.data_ptr())
+        return found
+
+    def seen(self, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Of an additive mask (1, 1, rows, columns), float32: the columns each row sees, and how many.
+
+        (rows, columns) and (rows,), int32; a row of the first is filled up with anything.
+        """
+        rows, columns = mask.shape[-2:]
+        mask = mask if mask.stride(-1) == 1 else mask.contiguous()
+        found = torch.empty(rows, columns, dtype=torch.int32), torch.empty(rows, dtype=torch.int32)
+        self.library.sequoia_seen(
+            mask.data_ptr(), mask.stride(-2), rows, columns, found[0].data_ptr(), found[1].data_ptr()
+        )
+        return found
+
+    def layer(
+        self,
+        linears: tuple[IntegerLinear, IntegerLinear, IntegerLinear, IntegerLinear],
+        norms: tuple[tuple[Tensor, float], tuple[Tensor, float]],
+        heads: tuple[int, int, int],
+        scale: float,
+        activation: int,
+    ) -> LayerCall:
+        """A layer of the products into and out of attention and mlp, the norms before both (weight, eps),
+        (queries, keys, width) of its heads, the scale of its scores and the number of its activation."""
+        weights = tuple(weight.contiguous() for weight, _ in norms)
+        layer = _Layer(
+            *map(_matrix, linears),
+            *(weight.data_ptr() for weight in weights),
+            *(eps for _, eps in norms),
+            scale,
+            *heads,
+            activation,
+        )
+        return LayerCall(self, layer, (linears, weights))
+
+
+def _matrix(linear: IntegerLinear) -> _Matrix:
+    bias = linear.bias.data_ptr() if linear.bias is not None else None
+    sizes = linear.out_features, linear.in_features
+    return _Matrix(linear.numbers.data_ptr(), linear.scales.data_ptr(), bias, *sizes)
+
+
+@functools.cache
+def load_kernel() -> Kernel:
+    """The kernel for this processor, kept or built. Raises `Unusable`, saying why, where there can be none."""
+    if compiler() is None:
+        raise Unusable("no C++ compiler was found (install g++)")
+    make_folder(kept := cache_dir() / "compiled")
+    folder = folder_for_libraries(kept)
+    prefix = f"int8-{_kind()}-"
+    for place in sorted(folder.glob(f"{prefix}*.so")):
+        require_own(place)
+        if place.name == _name(prefix, place.read_bytes()):
+            return Kernel(place)
+    return Kernel(_build(folder, prefix))
+
+
+def _name(prefix: str, content: bytes) -> str:
+    return f"{prefix}{hashlib.sha256(content).hexdigest()[:16]}.so"
+
+
+def _kind() -> str:
+    """A digest of all that a library depends on."""
+    told = (compiler(), platform.machine(), cpu_name(), cpu_features(), _instructions(), _FLAGS)
+    return hashlib.sha256(_SOURCE.read_bytes() + repr(told).encode()).hexdigest()[:16]
+
+
+def _instructions() -> tuple[str, ...]:
+    if (told := os.environ.get("ATEN_CPU_CAPABILITY", "")) in _INSTRUCTIONS:
+        return _INSTRUCTIONS[told]
+    return ("-march=native",) if platform.machine() in ("x86_64", "AMD64") else ("-mcpu=native",)
+
+
+def _build(folder: Path, prefix: str) -> Path:
+    """Compile aside and rename, so that an interrupted attempt leaves nothing; the first of two to finish wins."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as scratch:
+        made = Path(scratch) / "kernel.so"
+        # Threads need OpenMP: the same that torch has loaded. Without it the kernel runs on one.
+        assert (found := compiler()) is not None
+        for threads in (("-fopenmp",), ()):
+            command = [found[0], *_FLAGS, *_instructions(), *threads, "-o", str(made), str(_SOURCE)]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            if done.returncode == 0:
+                break
+        else:
+            raise Unusable(f"{command[0]} failed: {(done.stderr.strip().splitlines() or [''])[0][:160]}")
+        made.chmod(0o600)
+        return made.replace(folder / _name(prefix, made.read_bytes()))
