@@ -184,7 +184,9 @@ class FastBlock(nn.Module):
             return False
         if not kept.layers[self.layer_index].is_initialized:
             return False
-        return states.shape[1] == 1 if mask is None else mask.dtype == states.dtype
+        if mask is None:
+            return states.shape[1] == 1
+        return mask.dtype == states.dtype or (self.in_kernel is not None and mask.dtype == torch.bool)
 
     def _run_compiled(
         self, states: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], kept: TreeCache

@@ -156,12 +156,7 @@ inline Wide fused(Wide a, Wide b, Wide c) {
     return (Wide)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #else
     Wide found;
-    for (int lane = 0; lane < LANES; lane++)
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-        found[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
-#else
-        found[lane] = a[lane] * b[lane] + c[lane];
-#endif
+    for (int lane = 0; lane < LANES; lane++) found[lane] = std::fma(a[lane], b[lane], c[lane]);
     return found;
 #endif
 }

@@ -139,10 +139,12 @@ class Kernel:
         return found
 
     def seen(self, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Of an additive mask (1, 1, rows, columns), float32: the columns each row sees, and how many.
+        """Of a mask (1, 1, rows, columns), additive or of booleans: the columns each row sees, and how many.
 
         (rows, columns) and (rows,), int32; a row of the first is filled up with anything.
         """
+        if mask.dtype == torch.bool:
+            mask = (~mask).to(torch.float32)
         rows, columns = mask.shape[-2:]
         mask = mask if mask.stride(-1) == 1 else mask.contiguous()
         found = torch.empty(rows, columns, dtype=torch.int32), torch.empty(rows, dtype=torch.int32)
