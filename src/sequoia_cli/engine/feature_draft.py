@@ -20,9 +20,9 @@ from sequoia_cli.engine.fast.fixed_cache import FixedCache, RowPool
 from sequoia_cli.engine.fast.fixed_forward import Forward, run_fixed
 from sequoia_cli.engine.fast.matrix import matrix_named
 from sequoia_cli.engine.fast.prepare import make_fast
-from sequoia_cli.engine.integer.blocks import use_kernel
 from sequoia_cli.engine.feature_model import FeatureModel, Rotation
 from sequoia_cli.engine.head import OutputHead
+from sequoia_cli.engine.integer.blocks import use_kernel
 from sequoia_cli.engine.layout import Layout, TreeMask
 from sequoia_cli.engine.model import prefill_pieces
 from sequoia_cli.engine.upload import upload

@@ -31,7 +31,7 @@ class OutputHead:
     product: AnyLinear | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits (..., ids) of (..., width) hidden states: in the head's dtype, or theirs if it is rounded."""
+        """Logits (..., ids) of (..., width) states, in the head's dtype; of a rounded one, in theirs."""
         if not isinstance(self.product, IntegerLinear):
             hidden = hidden.to(self.weight.dtype)
         logits = self.product(hidden) if self.product else linear(hidden, self.weight, self.bias)

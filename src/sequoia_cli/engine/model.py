@@ -19,9 +19,9 @@ from sequoia_cli.engine.fast.compiled import compile_blocks
 from sequoia_cli.engine.fast.fixed_cache import FixedCache, RowPool
 from sequoia_cli.engine.fast.fixed_forward import Forward, replays_truly, run_fixed
 from sequoia_cli.engine.fast.prepare import make_fast
+from sequoia_cli.engine.fast.tried import changed_by, trial_texts
 from sequoia_cli.engine.integer.blocks import use_kernel
 from sequoia_cli.engine.integer.quantise import is_quantised
-from sequoia_cli.engine.fast.tried import changed_by, trial_texts
 from sequoia_cli.engine.layout import Layout, MaskArgument
 from sequoia_cli.engine.masks import Masks
 from sequoia_cli.errors import BadInput, SequoiaError
@@ -237,8 +237,9 @@ def rounding(dtype: torch.dtype, layers: int, quantised: bool = False) -> float:
     family, 0.4 and more in the default target, so no bound exceeds 0.25. In float32 the order of the sums in
     a product counts as well: 2e-5 for 30 layers.
 
-    In a model `quantised` to 8 bits the inputs of products are rounded: a value half way between two numbers goes
-    to either, and they are 2/127 of its group's range apart. Measured: 0.17 for the default target.
+    In a model `quantised` to 8 bits the inputs of products are rounded: a value half way between two numbers
+    goes to either, and these are 1/127 of the largest value of its group apart. Measured: 0.17 for the
+    default target.
     """
     if quantised:
         return min(0.25, 2 / 127 * math.sqrt(14 * layers))

@@ -18,12 +18,12 @@ from sequoia_cli.engine.draft import Draft, IndependentDraft
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.feature_model import FeatureModel
 from sequoia_cli.engine.head import output_head
+from sequoia_cli.engine.integer.quantise import Made, quantise
 from sequoia_cli.engine.loading.cores import fit_threads
 from sequoia_cli.engine.loading.devices import cpu_name, parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
 from sequoia_cli.engine.loading.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.integer.quantise import Made, quantise
 from sequoia_cli.engine.selftest import check_tree_attention, check_what_decodes
 from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.errors import BadInput
@@ -132,16 +132,16 @@ def open_session(
     for note in notes:
         announce(note)
     if INT8 in (quantize, quantize_draft) and place.type != "cpu":
-        announce("weights of 8 bits are another model here and a slower one: only a CPU has products for them")
+        announce("8-bit weights are another model here and a slower one: only a CPU has products for them")
     weights = " + ".join(draft.fingerprint for draft in drafted) or None
-    known: Made = {}
-    for model_as_loaded, weights_of_it in ((loaded, quantize), *((one.model, quantize_draft) for one in drafted)):
-        if weights_of_it == INT8:
-            quantise(model_as_loaded, known)
+    numbers: Made = {}
+    for module, wanted in ((loaded, quantize), *((one.model, quantize_draft) for one in drafted)):
+        if wanted == INT8:
+            quantise(module, numbers)
     if quantize == INT8 and dtype == "auto" and place.type == "cpu":
-        width = torch.float32  # what is left is little, and the kernel for layers takes it so
-        for model_as_loaded in (loaded, *(one.model for one in drafted)):
-            model_as_loaded.float()
+        width = torch.float32  # what is left is little, and layers run whole in the kernel so
+        for module in (loaded, *(one.model for one in drafted)):
+            module.float()
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
     made = tuple(make_draft(draft, model) for draft in drafted)

@@ -121,7 +121,7 @@ def test_a_library_of_another_users_is_refused(monkeypatch, tmp_path, compiler):
 def test_what_the_compiler_says_is_told_and_nothing_is_left(monkeypatch, tmp_path, compiler):
     monkeypatch.setenv("SEQUOIA_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_FLAGS", ("-no-such-flag",))
-    with pytest.raises(Unusable, match="failed: .*no-such-flag"):
+    with pytest.raises(Unusable, match=r"failed: .*no-such-flag"):
         load_kernel()
     assert not list((tmp_path / "compiled").iterdir())
 

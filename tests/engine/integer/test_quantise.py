@@ -19,7 +19,7 @@ from sequoia_cli.engine.integer.quantise import is_quantised, quantise
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention, check_what_decodes
 
-#: Of the plan whose layers run whole in the kernel: with biases; with another activation and norm; with a window.
+#: Families whose layers run whole in the kernel: with biases, another activation and norm, a window.
 WIDE = {"head_dim": 16}
 IN_KERNEL = {"llama": WIDE, "qwen2": WIDE, "gemma": WIDE, "mistral": {**WIDE, "sliding_window": 6}}
 OTHERS = ["qwen3", "gpt2"]
@@ -171,7 +171,9 @@ def test_a_feature_draft_runs_in_the_kernel_with_its_part_of_the_targets_head(co
     draft.make_fast()
     assert draft.compile(lambda line: pytest.fail(line))
     assert draft.head.product.out_features == len(ids)
-    assert all(layer.kernel for layer in blocks.integer_layers(nn.ModuleList((draft.model, draft.head.product))))
+    assert all(
+        layer.kernel for layer in blocks.integer_layers(nn.ModuleList((draft.model, draft.head.product)))
+    )
     steps = list(Decoder(target, [draft], TREE).decode(PROMPT, 24))
     assert [token for step in steps for token in step.tokens] == [
         token for step in Decoder(target).decode(PROMPT, 24) for token in step.tokens
@@ -185,9 +187,8 @@ def test_without_a_kernel_it_is_the_same_model_and_the_user_is_told(monkeypatch)
     monkeypatch.setattr(blocks, "load_kernel", none)
     model, said = quantised("llama", "fast"), []
     assert not model.compile(said.append)
-    assert said == [
-        "products of 8-bit integers run without their kernel, which is slow: no C++ compiler was found (install g++)"
-    ]
+    why = "no C++ compiler was found (install g++)"
+    assert said == [f"products of 8-bit integers run without their kernel, which is slow: {why}"]
 
 
 def test_a_kernel_with_other_products_is_not_used(monkeypatch, compiler):
@@ -199,9 +200,8 @@ def test_a_kernel_with_other_products_is_not_used(monkeypatch, compiler):
 
 
 def test_a_layer_that_the_kernel_computes_otherwise_runs_without(monkeypatch, compiler):
-    model, said = quantised("llama", "fast"), []
+    model, said = quantised("llama", "fast", **WIDE), []
     right = Kernel.layer
-
 
     def otherwise(self, linears, norms, *others):
         return right(self, linears, tuple((2 * weight, eps) for weight, eps in norms), *others)

@@ -23,7 +23,6 @@ from sequoia_cli.core.paths import cache_dir
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.fast import layer_function
 from sequoia_cli.engine.fast.block import Compiled, FastBlock, agrees
-from sequoia_cli.engine.fast.linear import FastLinear
 from sequoia_cli.engine.fast.layer_function import LayerFunction, define_products, norms, products
 from sequoia_cli.engine.fast.norms import FastNorm
 from sequoia_cli.engine.fast.packages import (
@@ -34,6 +33,7 @@ from sequoia_cli.engine.fast.packages import (
     require_own,
     unpacking,
 )
+from sequoia_cli.engine.integer.linear import IntegerLinear
 from sequoia_cli.engine.loading.devices import cpu_features, cpu_name
 
 #: Layers of fewer weights are not worth the half minute.
@@ -63,7 +63,7 @@ def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
 
 
 def _can_be(block: FastBlock) -> bool:
-    if not all(isinstance(part, FastLinear) for part in products(block)):
+    if isinstance(block.into_attention, IntegerLinear):
         return False
     if not all(isinstance(norm, FastNorm) and norm.weight.device.type == "cpu" for norm in norms(block)):
         return False
@@ -150,7 +150,7 @@ def _loaded(place: Path) -> Compiled:
 def _make(block: FastBlock, place: Path) -> None:
     """Compile into a file aside, which is then renamed: an interrupted attempt leaves nothing."""
     rows, capacity, seen = 8, 64, 24
-    dtype = block.out_of_mlp.operands[0].dtype
+    dtype = products(block)[-1].operands[0].dtype
 
     def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
         return torch.zeros(*shape, dtype=dtype)
@@ -187,7 +187,7 @@ def _gives_the_same(block: FastBlock, run: Compiled) -> bool:
     """Compare compiled and not compiled, for a prompt, three rows behind it, and one behind those."""
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(1, 9, block.into_attention.in_features, generator=generator)
-    states = states.to(block.out_of_mlp.operands[0].dtype)
+    states = states.to(products(block)[-1].operands[0].dtype)
     angles = torch.arange(9 * block.width, dtype=torch.float32).view(1, 9, block.width)
     rotation = angles.cos().to(states.dtype), angles.sin().to(states.dtype)
     mask = torch.zeros(1, 1, 3, 8, dtype=states.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,4 +94,6 @@ def norms(block: FastBlock) -> tuple[Any, Any]:
 
 
 def products(block: FastBlock) -> tuple[FastLinear, ...]:
-    return block.into_attention, block.out_of_attention, block.into_mlp, block.out_of_mlp
+    """Of a block whose weights are not rounded."""
+    parts = block.into_attention, block.out_of_attention, block.into_mlp, block.out_of_mlp
+    return cast("tuple[FastLinear, ...]", parts)

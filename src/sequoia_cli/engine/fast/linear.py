@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from sequoia_cli.engine.fast.layouts import laid_out, multiply
 from sequoia_cli.engine.fast.matrix import AnyMatrix, Matrix, stacked
 from sequoia_cli.engine.integer.linear import IntegerLinear
 
 _ops: Any = torch.ops  # which has no types
+
 
 class FastLinear(nn.Module):
     """A layer with its matrix prepared: laid out for the processor where that makes the product faster."""
@@ -20,12 +22,8 @@ class FastLinear(nn.Module):
     def __init__(self, matrix: Matrix) -> None:
         super().__init__()
         self.out_features, self.in_features = matrix.weight.shape
-        packed = _packed(matrix.weight)
         #: What `product` and `product_onto` multiply by.
-        self.operands: Operands = (
-            packed if packed is not None else matrix.weight.contiguous(),
-            matrix.bias,
-        )
+        self.operands: Operands = (laid_out(matrix.weight), matrix.bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., width) in, (..., outputs) out."""
@@ -51,10 +49,7 @@ Operands = tuple[Tensor, Tensor | None]
 
 def product(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """What `FastLinear` gives, by its `operands`."""
-    if weight.is_mkldnn:
-        found: Tensor = _ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
-        return found
-    return linear(inputs, weight, bias)
+    return multiply(inputs, weight, bias)
 
 
 def product_onto(states: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -94,19 +89,3 @@ class SiblingLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.siblings.part(self.index, inputs)
-
-
-def _packed(weight: Tensor) -> Tensor | None:
-    """The weight in oneDNN's own layout; None where this processor or this torch has none."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return None
-    ops = _ops.mkldnn
-    supported = {
-        torch.bfloat16: ops._is_mkldnn_bf16_supported,
-        torch.float16: ops._is_mkldnn_fp16_supported,
-    }
-    if weight.dtype not in supported or not supported[weight.dtype]():
-        return None
-    packed: Tensor = ops._reorder_linear_weight(weight.contiguous(), None)
-    return packed
-

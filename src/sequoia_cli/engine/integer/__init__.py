@@ -1,1 +1,1 @@
-"""Models whose weights and inputs are 8-bit integers with scales, and the kernel that multiplies few rows of them."""
+"""Models whose weights and inputs are 8-bit integers with scales, and a kernel that multiplies few rows."""

@@ -1,8 +1,8 @@
 """What a product of 8-bit integers is, in torch's own operations: the slow twin of `kernel.cpp`.
 
 A weight is a whole number from -127 to 127 times the scale of its output. A row of inputs is rounded to such
-numbers too, with a scale for each `GROUP` of its values. Sums within a group are exact, so a row's result does
-not depend on the rows beside it.
+numbers too, with a scale for each `GROUP` of its values. Sums within a group are exact, so a row's result
+does not depend on the rows beside it.
 """
 
 from __future__ import annotations

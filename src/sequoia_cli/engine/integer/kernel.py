@@ -1,7 +1,7 @@
 """`kernel.cpp` built for this processor, at its first use, and called on tensors.
 
-It takes a few seconds to build and is kept beside the compiled layers. A library's name tells the digest of all
-that it depends on and that of its own bytes, so that one that was cut short is never loaded.
+It takes a few seconds to build and is kept beside the compiled layers. A library's name tells the digest of
+all that it depends on and that of its own bytes, so that one that was cut short is never loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -183,7 +182,7 @@ def _matrix(linear: IntegerLinear) -> _Matrix:
 
 @functools.cache
 def load_kernel() -> Kernel:
-    """The kernel for this processor, kept or built. Raises `Unusable`, saying why, where there can be none."""
+    """The kernel for this processor, kept or built. Raises `Unusable`, saying why, where there is none."""
     if compiler() is None:
         raise Unusable("no C++ compiler was found (install g++)")
     make_folder(kept := cache_dir() / "compiled")
@@ -213,11 +212,12 @@ def _instructions() -> tuple[str, ...]:
 
 
 def _build(folder: Path, prefix: str) -> Path:
-    """Compile aside and rename, so that an interrupted attempt leaves nothing; the first of two to finish wins."""
+    """Compile aside and rename, so that an interrupted attempt leaves nothing."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as scratch:
         made = Path(scratch) / "kernel.so"
         # Threads need OpenMP: the same that torch has loaded. Without it the kernel runs on one.
-        assert (found := compiler()) is not None
+        found = compiler()
+        assert found is not None
         for threads in (("-fopenmp",), ()):
             command = [found[0], *_FLAGS, *_instructions(), *threads, "-o", str(made), str(_SOURCE)]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

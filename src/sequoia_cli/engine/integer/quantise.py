@@ -23,7 +23,9 @@ def quantise(model: nn.Module, made: Made | None = None) -> None:
     `made` is noted there, and what is there already is used.
     """
     known: Made = {} if made is None else made
-    embeddings = [(parent, name, child) for parent, name, child in _children(model) if _is_embedding(child)]
+    embeddings = [
+        (parent, name, child) for parent, name, child in _children(model) if isinstance(child, nn.Embedding)
+    ]
     for parent, name, child in _children(model):
         matrix = matrix_of(child)
         if not isinstance(matrix, Matrix):
@@ -45,10 +47,6 @@ def quantise(model: nn.Module, made: Made | None = None) -> None:
 def is_quantised(model: nn.Module) -> bool:
     """Whether a model has layers of rounded weights."""
     return any(isinstance(module, IntegerLinear) for module in model.modules())
-
-
-def _is_embedding(module: nn.Module) -> bool:
-    return isinstance(module, nn.Embedding)
 
 
 def _children(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
