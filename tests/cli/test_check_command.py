@@ -75,6 +75,19 @@ def test_without_prompts_the_first_built_in_ones_are_used(check):
     assert json.loads(out)["conditions"]["prompts"] == 2
 
 
+def test_a_prompt_that_is_too_long_is_refused_or_left_out_by_name(check, models, empty_place):
+    (empty_place / "rows.jsonl").write_text('"Hello"\n"%s"\n' % ("it's " * 40))
+    short = ("--target", models["short"], "--prompts", "rows.jsonl", "-n", "3", "-T", "0")
+    code, out, err = check(*short, draft="short")
+    assert (code, out) == (2, "")
+    assert "prompt 2: it has" in err
+    assert "--skip-bad leaves such prompts out" in err
+    code, out, err = check(*short, "--skip-bad", "--json", draft="short")
+    assert code == 0
+    assert json.loads(out)["conditions"]["prompts"] == 1
+    assert "left out 1 bad prompts: prompt 2: it has" in err
+
+
 def test_an_interrupt_keeps_what_is_finished(check, monkeypatch):
     class Interrupted(check_run.Check):
         def check_texts(self):

@@ -279,6 +279,18 @@ def test_prompts_without_room_for_an_answer_are_counted_and_left_out(distill, em
     assert "--length" in err
 
 
+def test_prompts_longer_than_the_context_are_refused_or_left_out_by_name(distill, empty_place, stopped):
+    (empty_place / "prompts.txt").write_text("\n".join(["Hello", "the", "late", "we", "Hello " * 2000]))
+    options = ("-o", "made", "--dataset", "prompts.txt", "--length", "32")
+    code, _, err = distill(*options)
+    assert code == 2
+    assert "prompt 5: it has" in err
+    assert "--skip-bad leaves such prompts out" in err
+    code, _, err = distill(*options, "--skip-bad")
+    assert code == 130
+    assert "left out 1 bad prompts: prompt 5: it has" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

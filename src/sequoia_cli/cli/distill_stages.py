@@ -17,10 +17,10 @@ from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_o
 from sequoia_cli.cli.distill_report import provenance, show_draft
 from sequoia_cli.cli.distill_texts import scripts_for, split, written
 from sequoia_cli.cli.distill_training import Job, Left, still_wrong, train
+from sequoia_cli.cli.prompts import read_rows
 from sequoia_cli.core.artifact import render
 from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
-from sequoia_cli.measure.prompts import load_prompts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,10 +51,9 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
     context.call_on_close(folder.release)
     prompts = None
     if inputs.dataset:
-        prompts = load_prompts(
-            inputs.dataset, limit=inputs.limit, column=inputs.column, skip_bad=inputs.skip_bad
+        prompts = read_rows(
+            inputs.dataset, say, limit=inputs.limit, column=inputs.column, skip_bad=inputs.skip_bad
         )
-        say.notes(prompts.notes)
     session = open_session(
         inputs.target,
         [inputs.start] if inputs.start else [],

@@ -13,6 +13,7 @@ from rich.progress import TextColumn
 
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.distill_inputs import Inputs
+from sequoia_cli.cli.prompts import encoded
 from sequoia_cli.core.seeds import mixed
 from sequoia_cli.errors import BadInput
 
@@ -142,17 +143,17 @@ def scripts_for(
 def _that_fit(session: Session, inputs: Inputs, prompts: PromptSet, say: Commentary) -> list[tuple[int, ...]]:
     """The ids of each different prompt that leaves room for an answer."""
     length = _length(session, inputs)
-    encoded = [tuple(session.encode(prompt, raw=inputs.raw)) for prompt in prompts.prompts]
-    fitting = [ids for ids in encoded if len(ids) < length]
+    usable = encoded(session, prompts.prompts, say, raw=inputs.raw, skip_bad=inputs.skip_bad)
+    fitting = [tuple(ids) for _, ids in usable if len(ids) < length]
     if not fitting:
         raise BadInput(
             f"no prompt of {prompts.name} leaves room for an answer in a text of {length} tokens: "
-            f"the shortest has {min(map(len, encoded))}",
+            f"the shortest has {min(len(ids) for _, ids in usable)}",
             hint="give a longer --length",
         )
-    if len(fitting) < len(encoded):
+    if len(fitting) < len(usable):
         say.note(
-            f"{len(encoded) - len(fitting)} of {len(encoded)} prompts leave no room for an answer in "
+            f"{len(usable) - len(fitting)} of {len(usable)} prompts leave no room for an answer in "
             f"{length} tokens and are left out; a longer --length takes them"
         )
     different = list(dict.fromkeys(fitting))

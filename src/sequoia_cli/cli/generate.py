@@ -109,7 +109,9 @@ def generate_command(
     )
 
     from sequoia_cli.cli.generate_report import document, summary
+    from sequoia_cli.cli.prompts import encoded
     from sequoia_cli.engine.verifiers import verifier_named
+    from sequoia_cli.measure.asked import seeded
     from sequoia_cli.measure.run import Run
     from sequoia_cli.measure.session import open_session
 
@@ -136,9 +138,10 @@ def generate_command(
             f"{len(drafts)} drafts: each grows the tree, and the trees are merged; "
             "what the tree file predicts is for one draft"
         )
+    usable = encoded(session, asked, say, raw=raw, skip_bad=skip_bad, rows=bool(prompts or builtin))
     run = Run(
         session,
-        asked,
+        seeded(usable, seed),
         plan,
         sampling,
         draft_sampling,
@@ -146,7 +149,6 @@ def generate_command(
         seed,
         max_new_tokens,
         tuple(stop or ()),
-        raw,
         compare,
     )
     if differing := run.unlike_plan():
