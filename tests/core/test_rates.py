@@ -225,6 +225,16 @@ def test_merged_runs_are_as_if_measured_in_one():
     assert both.conditions == CONDITIONS | {"seed": [0, 1]}
 
 
+@pytest.mark.parametrize("key", ["target_weights", "draft_weights"])
+def test_weights_are_compared_where_both_files_state_them(key):
+    old = measured(one(10, 5))
+    new, other = (measured(one(10, 5), seed=seed, **{key: f"sha256:{seed}"}) for seed in (1, 2))
+    for total in (merged(old, new), merged(new, old)):
+        assert total.conditions[key] == new.conditions[key]
+        with pytest.raises(BadInput, match=f"'{key}' is"):
+            merged(total, other)
+
+
 def test_merging_three_runs_keeps_the_names_of_all_datasets():
     chat, code, maths = ({"name": name, "digest": name} for name in ("chat", "code", "maths"))
     runs = [measured(one(10, 5), dataset=dataset) for dataset in (chat, code, maths)]

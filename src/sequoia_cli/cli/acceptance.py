@@ -151,7 +151,7 @@ def acceptance_command(
     _check_room(asked, min(session.target.context_limit, session.drafts[0].context_limit), say)
     conditions = {
         **session.conditions,
-        "draft_weights": session.draft_weights,
+        **session.weights,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,

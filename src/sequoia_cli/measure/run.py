@@ -146,7 +146,7 @@ class Run:
             return {}
         here = {
             **self.session.conditions,
-            "draft_weights": self.session.draft_weights,
+            **self.session.weights,
             "temperature": self.sampling.temperature,
             "top_k": self.sampling.top_k,
             "top_p": self.sampling.top_p,

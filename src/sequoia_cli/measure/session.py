@@ -22,6 +22,7 @@ from sequoia_cli.engine.head import output_head
 from sequoia_cli.engine.loading.cores import fit_threads
 from sequoia_cli.engine.loading.devices import cpu_name, parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
+from sequoia_cli.engine.loading.fingerprint import fingerprint
 from sequoia_cli.engine.loading.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.quantise import quantise
@@ -40,7 +41,8 @@ AS_LOADED, INT8 = WEIGHTS = ("none", "int8")
 class Session:
     """What a command works with. There are no `drafts` where only the target was loaded.
 
-    `draft_weights` is what tells a draft from itself before another training (see `LoadedDraft`).
+    `target_weights` and `draft_weights` tell models from themselves before another training (see
+    `fingerprint`).
     """
 
     target: LanguageModel
@@ -48,7 +50,13 @@ class Session:
     tokenizer: Any
     eos_ids: tuple[int, ...]
     conditions: Mapping[str, Any]
+    target_weights: str
     draft_weights: str | None = None
+
+    @property
+    def weights(self) -> dict[str, str | None]:
+        """Both fingerprints, as conditions."""
+        return {"target_weights": self.target_weights, "draft_weights": self.draft_weights}
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -137,7 +145,8 @@ def open_session(
             f"8-bit weights are another model here and no faster one: only a CPU gains, in bfloat16; this is "
             f"{dtype_name(width)} on {place.type}"
         )
-    weights = " + ".join(draft.fingerprint for draft in drafted) or None
+    target_weights = fingerprint(loaded)
+    draft_weights = " + ".join(draft.fingerprint for draft in drafted) or None
     if quantize == INT8:
         quantise(loaded)
     if quantize_draft == INT8:
@@ -174,7 +183,8 @@ def open_session(
         tokenizer,
         eos_ids,
         {key: value for key, value in conditions.items() if value is not None},
-        weights,
+        target_weights,
+        draft_weights,
     )
 
 
