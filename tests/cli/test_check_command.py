@@ -1,10 +1,12 @@
 """`sequoia check` as a user meets it: what it says, what it prints for programs, how it ends."""
 
 import json
+import math
 
 import pytest
 
 from sequoia_cli.check import run as check_run
+from sequoia_cli.check.reference import OwnForward
 from sequoia_cli.engine.trial import Trial
 
 FEW = ("-p", "Hello", "-n", "8", "--samples", "100")
@@ -42,6 +44,18 @@ def test_one_document_with_conditions_texts_tests_and_controls_and_tables_beside
     assert "sampled tokens beside the distribution of transformers" in err
     assert "control, a verifier that forgets the residual: " in err
     assert "control, random numbers used again in the next step: " in err
+
+
+def test_what_overflows_is_a_finding_that_the_document_has_as_null(check, monkeypatch):
+    def overflowing(self, ids, count):
+        return OwnForward.plain(self, ids, count) * math.inf
+
+    monkeypatch.setattr(OwnForward, "exact", overflowing)
+    code, out, _ = check(*FEW, "-T", "0", "--json", draft="draft")
+    assert code == 3
+    found = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["texts"][0]["errors"] == [None] * 8
+    assert found["passed"] is False
 
 
 def test_a_wrong_verifier_ends_with_exit_code_3_and_the_tests_that_found_it(check, monkeypatch):

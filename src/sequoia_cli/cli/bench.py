@@ -114,11 +114,10 @@ def bench_command(
         prompts_that_fit,
         smallest_context,
     )
-    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.console import Commentary, print_json
     from sequoia_cli.cli.files import publish, record, reserved
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_tree
     from sequoia_cli.cli.prompts import read_rows
-    from sequoia_cli.core.artifact import render
     from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING
 
     say = Commentary(quiet=quiet, progress=not no_progress)
@@ -209,7 +208,7 @@ def bench_command(
     if place is not None:
         publish(None, data, place, json, say)
     elif json:
-        typer.echo(render(data, "json"), nl=False)
+        print_json(data)
     if interrupted:
         raise KeyboardInterrupt
     if failed := [f"{outcome.engine} ({outcome.failed})" for outcome in outcomes if outcome.failed]:

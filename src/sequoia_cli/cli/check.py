@@ -87,7 +87,7 @@ def check_command(
 
         sequoia check --temperature 0.6 --top-p 0.9 --samples 1000 --json > check.json
     """
-    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.console import Commentary, print_json
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_prompts, read_tree, stdin_holds_text
 
     say = Commentary(quiet=quiet, progress=not no_progress)
@@ -169,9 +169,7 @@ def check_command(
     interrupted = _run(check, say)
     found = Findings(check)
     if json:
-        typer.echo(
-            document(found, session, say.warnings, smallest_deviation, finished=not interrupted), nl=False
-        )
+        print_json(document(found, session, say.warnings, smallest_deviation, finished=not interrupted))
     for item in summary(found, session):
         say.show(item)
     if interrupted:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sequoia_cli.cli.console import Commentary
+from sequoia_cli.cli.console import Commentary, print_json
 from sequoia_cli.cli.distill_inputs import DraftFolder, Inputs
 from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_of
 from sequoia_cli.cli.distill_report import provenance, show_draft
@@ -86,7 +86,7 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
     for name in finished:
         say.note(f"wrote {folder.path / name if name else folder.path}")
     if as_json:
-        typer.echo(render(documents[0] if len(documents) == 1 else {"drafts": documents}, "json"), nl=False)
+        print_json(documents[0] if len(documents) == 1 else {"drafts": documents})
 
 
 def _writer(session: Session, inputs: Inputs, say: Commentary) -> LanguageModel:

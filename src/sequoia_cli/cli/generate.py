@@ -83,7 +83,7 @@ def generate_command(
 
         sequoia compile --budget 64 -o - | sequoia generate --tree - --prompt "hi"
     """
-    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.console import Commentary, print_json
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_prompts, read_tree
 
     say = Commentary(quiet=quiet, progress=not no_progress)
@@ -158,7 +158,7 @@ def generate_command(
     if any(text.context_reached for text in run.texts):
         say.warn("the text ended where the model's context does")
     if json:
-        typer.echo(document(run, say.warnings), nl=False)
+        print_json(document(run, say.warnings))
     for item in summary(run):
         say.show(item)
     if ended_by is not None:

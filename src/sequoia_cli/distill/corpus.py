@@ -98,7 +98,7 @@ class Corpus(Texts):
     def __init__(self, folder: Path, conditions: Mapping[str, Any]) -> None:
         self.folder = folder
         noted = folder / _CONDITIONS
-        expected = json.loads(json.dumps(conditions))
+        expected = json.loads(json.dumps(conditions, allow_nan=False))
         if noted.exists():
             found = read_document(noted).data
             if isinstance(found, dict):

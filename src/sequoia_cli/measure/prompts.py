@@ -84,7 +84,7 @@ class PromptSet:
 
 
 def _canonical(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 #: Of the built-in prompts, two of each category come first: trees are compiled on these, and results reported
