@@ -20,7 +20,7 @@ from sequoia_cli.cli.distill_training import Job, Left, still_wrong, train
 from sequoia_cli.cli.prompts import read_rows
 from sequoia_cli.core.artifact import render
 from sequoia_cli.core.writing import write_atomically
-from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
+from sequoia_cli.errors import BadInput, OutOfMemory, SequoiaError, out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,11 +132,7 @@ def _kept(work: Path, corpus: str | None, say: Commentary) -> Iterator[None]:
             places = f"{work} and {corpus}" if corpus else f"{work}"
             say.note(f"what was done is kept in {places}; the same command goes on from there")
         if message:
-            raise SequoiaError(
-                message,
-                hint="writing texts needs less with a smaller --rows or --length, training with a smaller "
-                "--batch-tokens",
-            ) from None
+            raise OutOfMemory(f"{message} (in sequoia distill)") from None
         raise
 
 

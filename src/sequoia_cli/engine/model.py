@@ -22,7 +22,7 @@ from sequoia_cli.engine.fast.prepare import make_fast
 from sequoia_cli.engine.fast.tried import changed_by, trial_texts
 from sequoia_cli.engine.layout import Layout, MaskArgument
 from sequoia_cli.engine.masks import Masks
-from sequoia_cli.errors import BadInput, SequoiaError
+from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
 
 #: A prompt is run in pieces of this many tokens (see `prefill_pieces`).
 PREFILL_TOKENS = 512
@@ -82,9 +82,9 @@ class LanguageModel:
             arguments["position_ids"] = positions.to(self.device)
         try:
             error = changed_by(make_fast, self.model, arguments)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
         except Exception as failure:  # whatever a model asks of its modules that the fast ones lack
+            if out_of_memory(failure):
+                raise
             why = f"{type(failure).__name__}: {failure}".splitlines()[0][:160]
             raise SequoiaError(f"family '{self.family}' has no fast forward: {why}", hint=hint) from failure
         if math.isnan(error):
