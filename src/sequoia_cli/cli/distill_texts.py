@@ -18,7 +18,7 @@ from sequoia_cli.core.seeds import mixed
 from sequoia_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from sequoia_cli.distill.corpus import Text, Texts
+    from sequoia_cli.distill.corpus import Corpus, Text, Texts
     from sequoia_cli.distill.scripts import Script
     from sequoia_cli.engine.model import LanguageModel
     from sequoia_cli.measure.prompts import PromptSet
@@ -45,8 +45,7 @@ def written(
 
     `scripts` are those of `scripts_for`; `writer` gives the target as it is to run.
     """
-    from sequoia_cli.distill.corpus import Corpus
-    from sequoia_cli.distill.writing import write_corpus
+    from sequoia_cli.distill.corpus import Corpus, alone_in
 
     chats = _writes_chats(session, inputs)
     own = "the target's own" if chats else "the target's own, behind openings"
@@ -59,12 +58,32 @@ def written(
         "seed": inputs.seed,
         "chat_template": chats,
     }
-    corpus = Corpus(Path(inputs.corpus) if inputs.corpus else work / "corpus", conditions)
-    if corpus.tokens >= inputs.tokens:
-        first = corpus.first(inputs.tokens)
-        left_out = f"; learning from the first {first.tokens:,}" if first.tokens < corpus.tokens else ""
-        say.note(f"{corpus.folder} has {corpus.tokens:,} tokens already{left_out}")
-        return first
+    folder = Path(inputs.corpus) if inputs.corpus else work / "corpus"
+    if Corpus.holds_texts(folder):
+        corpus = Corpus(folder, conditions)
+        if corpus.tokens >= inputs.tokens:  # which many commands may read at a time
+            first = corpus.first(inputs.tokens)
+            left_out = f"; learning from the first {first.tokens:,}" if first.tokens < corpus.tokens else ""
+            say.note(f"{corpus.folder} has {corpus.tokens:,} tokens already{left_out}")
+            return first
+    with alone_in(folder):
+        corpus = Corpus(folder, conditions)  # as it is now that nobody else writes there
+        if corpus.tokens < inputs.tokens:
+            _write(session, inputs, corpus, scripts, writer, say)
+    return corpus.first(inputs.tokens)
+
+
+def _write(
+    session: Session,
+    inputs: Inputs,
+    corpus: Corpus,
+    scripts: Callable[[int], Iterator[Script]],
+    writer: Callable[[], LanguageModel],
+    say: Commentary,
+) -> None:
+    """Write texts until there are as many tokens as asked for."""
+    from sequoia_cli.distill.writing import write_corpus
+
     if corpus.tokens:
         say.note(f"going on from {corpus.tokens:,} tokens in {corpus.folder}")
     target = writer()
@@ -102,7 +121,6 @@ def written(
             "that is the one greedy answer to every prompt; for more, give a --temperature above 0 or more "
             "prompts"
         )
-    return corpus.first(inputs.tokens)
 
 
 def scripts_for(

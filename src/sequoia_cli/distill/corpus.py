@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from sequoia_cli.core.artifact import read_document, render
+from sequoia_cli.core.locks import Reservation, Taken
 from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.engine.loading.tensors import save_tensors
 from sequoia_cli.errors import BadInput, SequoiaError
@@ -88,6 +90,25 @@ class Texts:
         return Texts(shards)
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other commands from writing texts into a folder. Raises `BadInput` where one is at it."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        reservation = Reservation(folder)
+    except Taken:
+        raise BadInput(
+            f"{folder} is being written to by another command",
+            hint="wait for that one, or choose another folder with --corpus",
+        ) from None
+    except OSError as error:
+        raise SequoiaError(f"{folder} cannot be written: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        reservation.release()
+
+
 class Corpus(Texts):
     """A folder of texts in shards, added to as they are written.
 
@@ -121,6 +142,11 @@ class Corpus(Texts):
                 raise SequoiaError(f"{folder} could not be made: {error.strerror}") from None
             write_atomically(noted, render(expected, "json"))
         super().__init__([_load(path) for path in self._paths()])
+
+    @staticmethod
+    def holds_texts(folder: Path) -> bool:
+        """Whether there are texts in a folder, so that opening it writes nothing."""
+        return (folder / _name(0)).exists()
 
     @property
     def shards(self) -> int:
