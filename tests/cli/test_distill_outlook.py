@@ -7,7 +7,7 @@ import pytest
 from sequoia_cli.cli import distill_outlook
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.estimate import Estimate
-from sequoia_cli.core.rates import PromptCounts
+from sequoia_cli.core.counts import PromptCounts
 
 TIMES = {"target": {1: 0.02, 32: 0.03}, "draft": {1: 0.002, 15: 0.003}, "verify": {1: 0.001, 32: 0.001}}
 

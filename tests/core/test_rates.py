@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from sequoia_cli.core.artifact import Document, parse_document, render
+from sequoia_cli.core.counts import PromptCounts, pooled_rate
 from sequoia_cli.core.merging import merged
-from sequoia_cli.core.rates import AcceptanceRates, PromptCounts, pooled_rate
+from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.errors import BadInput
 
 CONDITIONS = {

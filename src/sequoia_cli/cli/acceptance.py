@@ -13,8 +13,9 @@ from sequoia_cli.errors import BadInput, memory_for
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.core.counts import PromptCounts
     from sequoia_cli.core.journal import Journal
-    from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
+    from sequoia_cli.core.rates import AcceptanceRates
     from sequoia_cli.measure.asked import Asked
 
 ESTIMATORS = ("teacher-forced", "on-policy")
@@ -225,7 +226,7 @@ def _measure(
     import torch
     from rich.progress import TextColumn
 
-    from sequoia_cli.core.rates import PromptCounts, pooled_rate
+    from sequoia_cli.core.counts import PromptCounts, pooled_rate
     from sequoia_cli.measure.acceptance import on_policy, teacher_forced
 
     estimate = on_policy if estimator == "on-policy" else teacher_forced

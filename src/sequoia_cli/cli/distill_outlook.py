@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sequoia_cli.compiler.choice import Choice
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.estimate import Estimate
+from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.core.hardware import HardwareProfile
-from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
+from sequoia_cli.core.rates import AcceptanceRates
 
 if TYPE_CHECKING:
     from sequoia_cli.distill.corpus import Text

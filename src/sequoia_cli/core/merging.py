@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.core.parsing import shown
-from sequoia_cli.core.rates import UNSTATED, AcceptanceRates, PromptCounts
+from sequoia_cli.core.rates import UNSTATED, AcceptanceRates
 from sequoia_cli.errors import BadInput
 
 #: Conditions in which merged runs may differ: what was counted, and on which machine, but not what is true

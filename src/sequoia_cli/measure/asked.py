@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.core.journal import Journal
-from sequoia_cli.core.rates import PromptCounts
 from sequoia_cli.core.seeds import prompt_seeds
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import Prompt

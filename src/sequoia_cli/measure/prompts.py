@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain, count, islice
 from typing import Any
 
-from sequoia_cli.core.parsing import shown
+from sequoia_cli.core.parsing import cut, shown
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.chats import Message, chat_to_answer, checked_text
 from sequoia_cli.measure.prompt_files import Record, open_source
@@ -228,5 +228,4 @@ def left_out(bad: Sequence[str], what: str) -> str:
 
 def shown_keys(value: Mapping[Any, Any]) -> str:
     """The keys of an object as messages show them."""
-    keys = ", ".join(map(str, value)) or "none"
-    return keys if len(keys) <= 200 else keys[:197] + "..."
+    return cut(", ".join(map(str, value)) or "none", 200)
