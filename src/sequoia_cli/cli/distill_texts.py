@@ -51,6 +51,7 @@ def written(
     own = "the target's own" if chats else "the target's own, behind openings"
     conditions = {
         **{key: session.conditions[key] for key in ("target", "dtype")},
+        "target_weights": session.target_weights,
         "prompts": prompts.digest if prompts else own,
         "temperatures": list(inputs.temperatures),
         "max_new_tokens": inputs.new_tokens,

@@ -24,6 +24,8 @@ from sequoia_cli.errors import BadInput, SequoiaError
 _CONDITIONS = "corpus.json"
 #: What older corpora noted too: how they were written, which does not change what they are.
 _NO_CONDITIONS = ("rows",)
+#: What older corpora do not note: not compared where it is missing.
+_NEWER = ("target_weights",)
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,17 @@ class Corpus(Texts):
         expected = json.loads(json.dumps(conditions, allow_nan=False))
         if noted.exists():
             found = read_document(noted).data
+            comparable = expected
             if isinstance(found, dict):
                 found = {key: value for key, value in found.items() if key not in _NO_CONDITIONS}
-            if found != expected:
+                unstated = [key for key in _NEWER if key not in found]
+                comparable = {key: value for key, value in expected.items() if key not in unstated}
+            if found != comparable:
                 # The same keys: else it is no file of this program's, or of another version of it.
-                if not isinstance(found, dict) or found.keys() != expected.keys() or self._paths():
+                if not isinstance(found, dict) or found.keys() != comparable.keys() or self._paths():
                     raise BadInput(
                         f"{folder} holds a corpus made under other conditions: "
-                        f"{_difference(found, expected)}",
+                        f"{_difference(found, comparable)}",
                         hint="choose another folder with --corpus, or remove this one",
                     )
                 write_atomically(noted, render(expected, "json"))
