@@ -152,3 +152,11 @@ finally:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
     )
     assert run.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", FILES, ids=map(name_of, FILES))
+def test_json_is_never_written_with_numbers_that_it_does_not_have(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dump", "json.dumps"):
+            options = {option.arg: ast.unparse(option.value) for option in node.keywords}
+            assert options.get("allow_nan") == "False", f"{path.name}, line {node.lineno}"

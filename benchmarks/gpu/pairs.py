@@ -11,8 +11,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sequoia_cli.core.artifact import read_document
+from sequoia_cli.core.counts import Rows
 from sequoia_cli.core.paths import cache_dir, shipped
-from sequoia_cli.core.rates import AcceptanceRates, Rows
+from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.engine.draft import Draft, IndependentDraft
 from sequoia_cli.engine.loading import smollm2
 from sequoia_cli.engine.loading.load import load_pair

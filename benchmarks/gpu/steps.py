@@ -18,8 +18,8 @@ from gpu.forwards import Timed
 from gpu.pairs import BenchPair
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.value import expected_tokens
+from sequoia_cli.core.counts import Rows
 from sequoia_cli.core.hardware import HardwareProfile
-from sequoia_cli.core.rates import Rows
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine import continuation
 from sequoia_cli.engine.decode import Decoder, default_draft_sampling

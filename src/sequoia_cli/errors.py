@@ -8,6 +8,14 @@ from contextlib import contextmanager
 #: Most characters of a message; data that it shows can be longer than anybody reads.
 LONGEST_MESSAGE = 800
 
+#: What a `RuntimeError` of torch says where memory ran out on the CPU, on a GPU, and in a library there.
+_ALLOCATORS_WORDS = (
+    "can't allocate memory",
+    "not enough memory",
+    "CUDA error: out of memory",
+    "STATUS_ALLOC_FAILED",
+)
+
 
 class SequoiaError(Exception):
     """A failure to report in words, without a traceback.
@@ -35,12 +43,13 @@ def bounded(text: str, most: int = LONGEST_MESSAGE) -> str:
 def out_of_memory(error: BaseException) -> str | None:
     """What to say where memory ran out, None for any other error.
 
-    Torch says so in a `RuntimeError` of its own, or in its text.
+    Torch says so in a `RuntimeError` of its own, or in its text. Whoever turns any error into words asks
+    here first.
     """
     if not (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in str(error)
+        or (isinstance(error, RuntimeError) and any(words in str(error) for words in _ALLOCATORS_WORDS))
     ):
         return None
     first = (str(error).strip().splitlines() or [""])[0][:160]

@@ -392,7 +392,7 @@ def test_bad_rows_are_refused_or_left_out_by_name(acceptance, measured, empty_pl
     code, _, err = acceptance("--dataset", "rows.jsonl")
     assert code == 2
     assert "rows.jsonl, line 2: not valid JSON" in err
-    assert "--skip-bad" in err
+    assert "--skip-bad leaves such prompts out" in err
     code, _, err = acceptance("--dataset", "rows.jsonl", "--skip-bad", "-o", "rates.yaml")
     assert code == 0
     assert "left out 4 bad rows: rows.jsonl, line 2: not valid JSON" in err
@@ -462,6 +462,30 @@ def test_a_prompt_longer_than_the_context_is_named_before_anything_is_measured(
     code, _, err = acceptance("--target", models["short"], "--dataset", "long.jsonl")
     assert code == 2
     assert "prompt b: it has 50 tokens, and the target's context ends at 32" in err
+    assert "--skip-bad leaves such prompts out" in err
+
+
+def test_a_prompt_longer_than_the_context_is_left_out_by_name_with_skip_bad(acceptance, models, empty_place):
+    long = "x" * 50
+    (empty_place / "long.jsonl").write_text(
+        '{"id": "a", "prompt": "hi"}\n{"id": "b", "prompt": "' + long + '"}\n{"id": "c", "prompt": "ho"}\n'
+    )
+    short = ("--target", models["short"], "--draft", models["short"])
+    for file in ("long.jsonl", "fitting.jsonl"):
+        code, _, err = acceptance(*short, "--dataset", file, "--skip-bad", "-o", f"{file}.yaml")
+        assert code == 0, err
+        assert ("left out 1 bad prompts: prompt b: it has 50 tokens" in err) == (file == "long.jsonl")
+        lines = (empty_place / "long.jsonl").read_text().splitlines()
+        (empty_place / "fitting.jsonl").write_text("\n".join([lines[0], lines[2]]))
+    found, fitting = (read_document(f"{name}.jsonl.yaml").data for name in ("long", "fitting"))
+    assert [sample["id"] for sample in found["samples"]] == ["a", "c"]
+    # What it was measured on is the prompts that were used.
+    digest, expected = (data["conditions"]["dataset"]["digest"] for data in (found, fitting))
+    assert digest == expected
+    (empty_place / "none.jsonl").write_text(f'"{long}"')
+    code, _, err = acceptance(*short, "--dataset", "none.jsonl", "--skip-bad", "-o", "none.yaml")
+    assert code == 2
+    assert "the target can take no prompt; the first of 1: prompt 1: it has 50 tokens" in err
 
 
 @pytest.mark.parametrize("estimator", ["teacher-forced", "on-policy"])

@@ -15,14 +15,14 @@ from sequoia_cli.bench.engines import ENGINES
 from sequoia_cli.bench.runner import Outcome
 from sequoia_cli.bench.scaling import SIZES
 from sequoia_cli.bench.work import Sample
+from sequoia_cli.cli import prompts
 from sequoia_cli.cli.bench_inputs import gguf_file, interpreters
 from sequoia_cli.cli.bench_report import footnotes
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.options import DEFAULT_TARGET
 from sequoia_cli.engine.loading import smollm2
 from sequoia_cli.errors import BadInput
-from sequoia_cli.measure import prompts
-from sequoia_cli.measure.prompts import load_prompts
+from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
 
 SHORT = ("--limit", "2", "-n", "8", "--rounds", "1")
 
@@ -300,7 +300,7 @@ def test_the_prompts_are_not_those_that_trees_are_compiled_on(run, pair, trees, 
     monkeypatch.setattr(prompts, "load_prompts", loading)
     assert run("acceptance", *pair)[0] == 2
     everything = [prompt.id for prompt in load_prompts().prompts]
-    assert compiled_on == everything[: prompts.BUILTIN_FOR_COMPILING]
+    assert compiled_on == everything[:BUILTIN_FOR_COMPILING]
     assert sorted(used["ids"] + used["left_out"]) == sorted(everything[len(compiled_on) :][:8])
 
 

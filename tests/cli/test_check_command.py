@@ -1,10 +1,12 @@
 """`sequoia check` as a user meets it: what it says, what it prints for programs, how it ends."""
 
 import json
+import math
 
 import pytest
 
 from sequoia_cli.check import run as check_run
+from sequoia_cli.check.reference import OwnForward
 from sequoia_cli.engine.trial import Trial
 
 FEW = ("-p", "Hello", "-n", "8", "--samples", "100")
@@ -44,6 +46,18 @@ def test_one_document_with_conditions_texts_tests_and_controls_and_tables_beside
     assert "control, random numbers used again in the next step: " in err
 
 
+def test_what_overflows_is_a_finding_that_the_document_has_as_null(check, monkeypatch):
+    def overflowing(self, ids, count):
+        return OwnForward.plain(self, ids, count) * math.inf
+
+    monkeypatch.setattr(OwnForward, "exact", overflowing)
+    code, out, _ = check(*FEW, "-T", "0", "--json", draft="draft")
+    assert code == 3
+    found = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["texts"][0]["errors"] == [None] * 8
+    assert found["passed"] is False
+
+
 def test_a_wrong_verifier_ends_with_exit_code_3_and_the_tests_that_found_it(check, monkeypatch):
     monkeypatch.setattr(Trial, "_update", lambda trial: setattr(trial, "_stale", False))
     code, out, err = check(*FEW, "--json")
@@ -73,6 +87,19 @@ def test_without_prompts_the_first_built_in_ones_are_used(check):
     code, out, _ = check("--limit", "2", "-n", "3", "-T", "0", "--json", draft="draft")
     assert code == 0
     assert json.loads(out)["conditions"]["prompts"] == 2
+
+
+def test_a_prompt_that_is_too_long_is_refused_or_left_out_by_name(check, models, empty_place):
+    (empty_place / "rows.jsonl").write_text('"Hello"\n"%s"\n' % ("it's " * 40))
+    short = ("--target", models["short"], "--prompts", "rows.jsonl", "-n", "3", "-T", "0")
+    code, out, err = check(*short, draft="short")
+    assert (code, out) == (2, "")
+    assert "prompt 2: it has" in err
+    assert "--skip-bad leaves such prompts out" in err
+    code, out, err = check(*short, "--skip-bad", "--json", draft="short")
+    assert code == 0
+    assert json.loads(out)["conditions"]["prompts"] == 1
+    assert "left out 1 bad prompts: prompt 2: it has" in err
 
 
 def test_an_interrupt_keeps_what_is_finished(check, monkeypatch):

@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from sequoia_cli.core.artifact import parse_document
+from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.journal import Journal
 from sequoia_cli.core.plan import TreePlan
-from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
+from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.errors import SequoiaError
 from sequoia_cli.measure.prompts import load_prompts
 

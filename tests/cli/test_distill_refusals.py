@@ -10,6 +10,7 @@ from folders import edit_json, save
 from models import tiny_model
 from sequoia_cli.cli.distill_inputs import DraftFolder
 from sequoia_cli.distill import writing
+from sequoia_cli.distill.corpus import alone_in
 from sequoia_cli.engine.loading import tensors
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import SequoiaError
@@ -277,6 +278,27 @@ def test_prompts_without_room_for_an_answer_are_counted_and_left_out(distill, em
     assert code == 130
     assert "1 of 5 prompts leave no room for an answer in 32 tokens and are left out" in err
     assert "--length" in err
+
+
+def test_texts_that_another_command_writes_are_left_to_it(distill, no_texts):
+    with alone_in(Path("texts")):
+        code, out, err = distill("-o", "made", "--corpus", "texts")
+    assert (code, out) == (2, "")
+    assert "texts is being written to by another command" in err
+    assert "another folder with --corpus" in err
+    assert not Path("texts").exists()
+
+
+def test_prompts_longer_than_the_context_are_refused_or_left_out_by_name(distill, empty_place, stopped):
+    (empty_place / "prompts.txt").write_text("\n".join(["Hello", "the", "late", "we", "Hello " * 2000]))
+    options = ("-o", "made", "--dataset", "prompts.txt", "--length", "32")
+    code, _, err = distill(*options)
+    assert code == 2
+    assert "prompt 5: it has" in err
+    assert "--skip-bad leaves such prompts out" in err
+    code, _, err = distill(*options, "--skip-bad")
+    assert code == 130
+    assert "left out 1 bad prompts: prompt 5: it has" in err
 
 
 @pytest.mark.parametrize(

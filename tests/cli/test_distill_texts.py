@@ -10,7 +10,7 @@ import torch
 
 from sequoia_cli.cli import distill_outlook, distill_stages
 from sequoia_cli.cli.distill_texts import split
-from sequoia_cli.distill.corpus import Text
+from sequoia_cli.distill.corpus import Text, alone_in
 from sequoia_cli.errors import BadInput
 
 SMALL = (
@@ -175,3 +175,14 @@ def test_greedy_answers_end_with_the_prompts_and_that_is_said(texts_of, tmp_path
     again, err = texts_of(*options)
     assert ids_of(again) == ids_of(texts)
     assert "the one greedy answer to every prompt" in err
+
+
+def test_texts_that_are_there_are_read_while_another_command_writes_more(run, targets, texts_of):
+    texts, _ = texts_of("--tokens", "400")
+    with alone_in(Path("texts")):
+        again, _ = texts_of("--tokens", "400")
+        more = ("-o", "made", "--corpus", "texts", "--tokens", "4000")
+        code, _, err = run("distill", "--target", targets["chat"], *SMALL, *more)
+    assert ids_of(again) == ids_of(texts)
+    assert code == 2
+    assert "texts is being written to by another command" in err

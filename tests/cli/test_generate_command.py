@@ -153,6 +153,7 @@ def test_a_prompt_that_cannot_be_used_is_named_before_any_text_is_written(genera
     assert (code, out) == (2, "")
     assert "prompt 2: it has" in err
     assert "the target's context ends at 32" in err
+    assert "--skip-bad" not in err  # which is for prompts from a file
 
 
 def test_a_token_beyond_the_targets_embedding_is_named(generate, models, tmp_path, trees):
@@ -223,24 +224,25 @@ def test_a_tree_compiled_for_another_machine_shape_of_samples_or_length_is_warne
         assert part in warning
 
 
-def test_a_tree_compiled_for_a_draft_before_another_training_is_warned_of(run, pair, document, models):
+def test_a_tree_compiled_for_models_before_another_training_is_warned_of(run, pair, document, models):
     from sequoia_cli.measure.session import open_session
 
     weights = open_session(
         models["target"], [models["draft"]], device="cpu", dtype="float32", trust_remote_code=False
-    ).draft_weights
+    ).weights
     Path("prompts.txt").write_text("Hello\n")
     measured = ("--dataset", "prompts.txt", "--max-new-tokens", "6", "--ranks", "2", "--depths", "1")
     assert run("acceptance", *pair, *measured, "-o", "rates.yaml")[0] == 0
     conditions = yaml.safe_load(Path("rates.yaml").read_text())["conditions"]
-    assert conditions["draft_weights"] == weights
-    for there, told in ((weights, False), ("sha256:of-another", True)):
-        inputs = {"acceptance": {"conditions": {**conditions, "draft_weights": there}}}
+    assert conditions.items() >= weights.items()
+    for key, there in ((None, None), ("draft_weights", "sha256:other"), ("target_weights", "sha256:other")):
+        inputs = {"acceptance": {"conditions": {**conditions, **({key: there} if key else {})}}}
         plan = {"schema": "sequoia-tree/1", "parents": [-1, 0], "inputs": inputs}
         Path("tree.json").write_text(json.dumps(plan))
         warnings = document(*SHORT, "--tree", "tree.json")["warnings"]
-        expected = f"draft_weights sha256:of-another, here {weights}"
-        assert [expected in warning for warning in warnings] == [True] * told
+        expected = [f"{key} sha256:other, here {weights[key]}"] if key else []
+        assert len(warnings) == len(expected)
+        assert all(line in warning for line, warning in zip(expected, warnings, strict=True))
 
 
 @pytest.mark.parametrize(

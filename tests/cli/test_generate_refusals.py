@@ -114,3 +114,24 @@ def test_rows_that_cannot_be_used_are_refused_or_left_out_by_name(generate, empt
     assert code == 0
     assert out.count("\n") == 1
     assert "left out 1 bad rows: rows.jsonl, line 2" in err
+
+
+def test_a_row_without_a_prompt_names_the_flag_for_its_key(generate, empty_place):
+    (empty_place / "rows.jsonl").write_text('{"q": "Hello"}\n')
+    code, _, err = generate("--prompts", "rows.jsonl")
+    assert code == 2
+    assert "found the keys q" in err
+    assert "name the key with --column" in err
+
+
+def test_a_prompt_that_is_too_long_is_refused_or_left_out_by_name(generate, models, trees, empty_place):
+    (empty_place / "rows.jsonl").write_text('"Hello"\n"%s"\n' % ("it's " * 40))
+    options = ("--prompts", "rows.jsonl", "-n", "3", "--target", models["short"], "--tree", trees["root"])
+    code, out, err = generate(*options)
+    assert (code, out) == (2, "")
+    assert "prompt 2: it has" in err
+    assert "--skip-bad leaves such prompts out" in err
+    code, out, err = generate(*options, "--skip-bad")
+    assert code == 0
+    assert out.count("\n") == 1
+    assert "left out 1 bad prompts: prompt 2: it has" in err

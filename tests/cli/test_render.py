@@ -3,7 +3,8 @@
 from rich.console import Console
 
 from sequoia_cli.cli.render import rates_table
-from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
+from sequoia_cli.core.counts import PromptCounts
+from sequoia_cli.core.rates import AcceptanceRates
 
 
 def rows_of(table):

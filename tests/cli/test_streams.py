@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import re
 import signal
@@ -16,7 +17,9 @@ import transformers
 
 from exhaustive import few
 from sequoia_cli.cli.app import app
+from sequoia_cli.cli.console import print_json
 from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.errors import SequoiaError
 from sequoia_cli.measure import session
 
 PROMPTS = ("-n", "30", "-p", "Hello", "-p", "fine day")
@@ -156,6 +159,13 @@ def test_no_stdin_at_all_is_no_prompt(generate, monkeypatch):
     code, out, err = generate()
     assert (code, out) == (2, "")
     assert "no prompt" in err
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_json_does_not_have_is_refused_by_key(capsys, number):
+    with pytest.raises(SequoiaError, match="'speedup' holds a number that is not finite"):
+        print_json({"steps": 1, "speedup": [number]})
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])

@@ -9,8 +9,9 @@ from sequoia_cli.compiler.confidence import Rechoose, assess
 from sequoia_cli.compiler.estimate import Estimate
 from sequoia_cli.compiler.fixed import weigh
 from sequoia_cli.compiler.value import expected_tokens
+from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.core.hardware import HardwareProfile
-from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
+from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.core.tree import chain
 
 TRUTH = (0.5, 0.15, 0.08, 0.05, 0.03, 0.02, 0.02, 0.01)

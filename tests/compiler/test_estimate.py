@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sequoia_cli.compiler.estimate import CURVE_TRIALS, DRAWS, PRIOR_RATE, PRIOR_TRIALS, Estimate
-from sequoia_cli.core.rates import AcceptanceRates, PromptCounts, pooled_rate
+from sequoia_cli.core.counts import PromptCounts, pooled_rate
+from sequoia_cli.core.rates import AcceptanceRates
 
 
 def measured(*samples):

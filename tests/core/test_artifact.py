@@ -17,6 +17,7 @@ from sequoia_cli.core.artifact import (
     read_document,
     render,
 )
+from sequoia_cli.core.parsing import cut
 from sequoia_cli.errors import BadInput, SequoiaError
 
 # --- reading
@@ -289,3 +290,8 @@ def test_json_has_one_line_per_key_and_yaml_one_line_per_pair():
     yaml_lines = render(DATA, "yaml").splitlines()
     assert "- [1, 1.0e-07]" in yaml_lines
     assert max(map(len, yaml_lines)) < 120
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", ""), ("abcdef", "abcdef"), ("abcdefg", "abc...")])
+def test_a_text_that_is_too_long_is_cut_to_what_is_allowed_dots_included(text, expected):
+    assert cut(text, 6) == expected

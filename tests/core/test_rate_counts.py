@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from sequoia_cli.core.rates import MIN_TRIALS, AcceptanceRates, PromptCounts, pooled_rate
+from sequoia_cli.core.counts import MIN_TRIALS, PromptCounts, pooled_rate
+from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.errors import BadInput
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from sequoia_cli.core.artifact import Document, parse_document, render
+from sequoia_cli.core.counts import PromptCounts, pooled_rate
 from sequoia_cli.core.merging import merged
-from sequoia_cli.core.rates import AcceptanceRates, PromptCounts, pooled_rate
+from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.errors import BadInput
 
 CONDITIONS = {
@@ -223,6 +224,16 @@ def test_merged_runs_are_as_if_measured_in_one():
     assert [sample.trials[0] for sample in both.samples] == [300, 100, 200]
     assert both.standard_errors()[0] == pytest.approx(pooled_rate([*first.samples, *second.samples], 0)[1])
     assert both.conditions == CONDITIONS | {"seed": [0, 1]}
+
+
+@pytest.mark.parametrize("key", ["target_weights", "draft_weights"])
+def test_weights_are_compared_where_both_files_state_them(key):
+    old = measured(one(10, 5))
+    new, other = (measured(one(10, 5), seed=seed, **{key: f"sha256:{seed}"}) for seed in (1, 2))
+    for total in (merged(old, new), merged(new, old)):
+        assert total.conditions[key] == new.conditions[key]
+        with pytest.raises(BadInput, match=f"'{key}' is"):
+            merged(total, other)
 
 
 def test_merging_three_runs_keeps_the_names_of_all_datasets():

@@ -159,6 +159,14 @@ def test_how_many_rows_were_written_at_a_time_is_no_condition_of_a_corpus_that_n
     assert again.digest == corpus.digest
 
 
+def test_texts_of_other_weights_are_refused_and_older_ones_that_do_not_state_them_are_taken(made, tmp_path):
+    _, texts, folder = made
+    assert same(Corpus(folder, {**CONDITIONS, "target_weights": "sha256:1"}).texts(), texts)
+    Corpus(tmp_path / "new", {**CONDITIONS, "target_weights": "sha256:1"}).add(texts)
+    with pytest.raises(BadInput, match="target_weights sha256:1 there, sha256:2 now"):
+        Corpus(tmp_path / "new", {**CONDITIONS, "target_weights": "sha256:2"})
+
+
 def test_a_corpus_without_texts_takes_on_other_conditions(tmp_path):
     Corpus(tmp_path / "c", CONDITIONS)
     corpus = Corpus(tmp_path / "c", {**CONDITIONS, "seed": 7})

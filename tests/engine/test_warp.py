@@ -32,6 +32,43 @@ def test_warping_is_hugging_faces(temperature, top_k, top_p, vocabulary):
     assert torch.allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@pytest.mark.parametrize("top_k", [0, 7, 2000])
+@pytest.mark.parametrize("top_p", [1e-9, 0.1, 0.5, 0.9, 0.95])
+@pytest.mark.parametrize("vocabulary", [10, 300, 3000])
+def test_of_equal_logits_those_are_kept_that_hugging_face_keeps(temperature, top_k, top_p, vocabulary):
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = torch.cat([torch.randint(0, most, (30, vocabulary), generator=generator) for most in (1, 4, 12)])
+    sampling = Sampling(temperature, top_k, top_p)
+    expected, found = hugging_face(logits.float(), sampling), probabilities(logits.float(), sampling)
+    assert torch.equal(found > 0, expected > 0)
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_one_row_of_logits_is_warped_as_it_is_among_others():
+    logits = torch.randint(0, 4, (2, 3000), generator=torch.Generator().manual_seed(0)).float()
+    sampling = Sampling(1.0, 0, 0.9)
+    assert torch.equal(probabilities(logits[0], sampling), probabilities(logits, sampling)[0])
+
+
+def test_in_half_precision_a_nucleus_has_the_mass_of_hugging_faces_whichever_equal_tokens_end_it():
+    logits = (2 * torch.randn(20, 3000, generator=torch.Generator().manual_seed(0))).bfloat16()
+    sampling = Sampling(1.0, 0, 0.6)
+    expected, found = hugging_face(logits.float(), sampling), probabilities(logits, sampling)
+    assert not torch.equal(found > 0, expected > 0)
+    assert torch.allclose(found.sort(-1).values, expected.sort(-1).values, atol=1e-6)
+
+
+@pytest.mark.parametrize("top_p", [0.9, 1.0])
+@pytest.mark.parametrize("vocabulary", [10, 3000])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_row_without_a_finite_largest_logit_is_nan_throughout(wrong, vocabulary, top_p):
+    logits = torch.zeros(2, vocabulary)
+    logits[1, 3] = wrong
+    found = probabilities(logits, Sampling(0.5, 0, top_p))
+    assert found[0].isfinite().all() and found[1].isnan().all()
+
+
 def test_a_flat_distribution_has_a_nucleus_beyond_the_sorted_candidates():
     logits = torch.zeros(2, 5000)
     found = probabilities(logits, Sampling(1.0, 0, 0.9))
@@ -44,9 +81,10 @@ def test_temperature_zero_is_one_hot_at_the_most_probable():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_a_tiny_temperature_is_greedy_and_never_nan(dtype):
+@pytest.mark.parametrize("temperature", [1e-300, 1e-38, 1e-6])
+def test_a_tiny_temperature_is_greedy_and_never_nan(temperature, dtype):
     logits = torch.tensor([[60000.0, 59000.0, -60000.0]], dtype=dtype)
-    assert probabilities(logits, Sampling(1e-6)).tolist() == [[1, 0, 0]]
+    assert probabilities(logits, Sampling(temperature)).tolist() == [[1, 0, 0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

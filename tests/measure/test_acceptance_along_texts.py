@@ -10,7 +10,8 @@ from exhaustive import exhaustive
 from marginals import deviation, exact_chances, marginal_rates
 from reference import normalised, ordered_draws
 from scripted import LeveledDraft, ScriptedDraft, ScriptedTarget
-from sequoia_cli.core.rates import AcceptanceRates, PromptCounts, pooled_rate
+from sequoia_cli.core.counts import PromptCounts, pooled_rate
+from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.warp import Sampling

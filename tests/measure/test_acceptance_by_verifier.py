@@ -9,7 +9,7 @@ from enumeration import DRAWS, Coin, outcomes
 from exhaustive import exhaustive
 from marginals import deviation, random_pair
 from scripted import ScriptedDraft, ScriptedTarget
-from sequoia_cli.core.rates import pooled_rate
+from sequoia_cli.core.counts import pooled_rate
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine import traversal, verify
 from sequoia_cli.engine.verifiers import NAIVE, SEQUOIA, SPECINFER, SPECTR, TRAVERSAL, VERIFIERS

@@ -10,6 +10,7 @@ from sequoia_cli.measure.plan_conditions import differing_conditions
 MODELS = {"target": "T", "draft": "D", "dtype": "bfloat16", "quantize": "none", "quantize_draft": "none"}
 TIMES = MODELS | {"device": "chip, 2 threads", "forward": "compiled", "temperature": 0.6, "context": 128}
 RATES = MODELS | {
+    "target_weights": "sha256:0",
     "draft_weights": "sha256:1",
     "temperature": 0.6,
     "top_k": 0,
@@ -23,6 +24,7 @@ HERE = MODELS | {
     "device": "chip, 2 threads",
     "forward": "compiled",
     "context": 200,
+    "target_weights": "sha256:0",
     "draft_weights": "sha256:1",
     "temperature": 0.6,
     "top_k": 0,
@@ -57,6 +59,7 @@ def test_a_run_under_the_conditions_of_its_plan_differs_in_nothing():
         ("quantize_draft", "int8"),
         ("device", "chip, 4 threads"),
         ("forward", "plain"),
+        ("target_weights", "sha256:2"),
         ("draft_weights", "sha256:2"),
         ("temperature", 0.7),
         ("top_k", 5),
@@ -68,6 +71,19 @@ def test_a_run_under_the_conditions_of_its_plan_differs_in_nothing():
 )
 def test_each_condition_that_differs_is_named(key, value):
     assert differing(**{key: value}) == {key: ((TIMES | RATES | {"device": HERE["device"]})[key], value)}
+
+
+@pytest.mark.parametrize("model", ["target", "draft"])
+def test_other_weights_of_another_model_or_dtype_are_not_named_beside_it(model):
+    weights = f"{model}_weights"
+    assert list(differing(**{model: "another", weights: "sha256:2"})) == [model]
+    assert list(differing(dtype="float32", **{weights: "sha256:2"})) == ["dtype"]
+
+
+@pytest.mark.parametrize("weights", ["target_weights", "draft_weights"])
+def test_weights_that_a_file_does_not_state_are_not_compared(weights):
+    old = {key: value for key, value in RATES.items() if key != weights}
+    assert differing(rates=old) == {}
 
 
 def test_what_shapes_a_sample_is_nothing_to_a_greedy_target():

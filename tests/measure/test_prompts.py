@@ -16,7 +16,7 @@ import pytest
 from published import FOLDER
 from sequoia_cli.errors import BadInput, SequoiaError
 from sequoia_cli.measure import prompt_files
-from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, PROMPT_KEYS, Prompt, load_prompts
+from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, PROMPT_KEYS, BadRow, Prompt, load_prompts
 
 ASK = {"role": "user", "content": "ask"}
 SYSTEM = {"role": "system", "content": "be brief"}
@@ -223,9 +223,8 @@ def test_no_two_prompts_have_one_id(write: Any):
 
 def test_bad_rows_are_left_out_counted_and_named_where_that_is_asked_for(write: Any):
     path = write("p.jsonl", '"one"\n{"prompt": }\n5\n"two"\n{"q": 1}\n{"prompt": 5}\n"three"')
-    with pytest.raises(BadInput, match=r"p\.jsonl, line 2: not valid JSON") as caught:
+    with pytest.raises(BadRow, match=r"p\.jsonl, line 2: not valid JSON"):
         load_prompts(path)
-    assert caught.value.hint == "--skip-bad leaves such rows out"
     found = load_prompts(path, skip_bad=True, limit=3)
     assert [prompt.content for prompt in found.prompts] == ["one", "two", "three"]
     (note,) = found.notes

@@ -64,7 +64,7 @@ class Worker:
         """Its reply; {"failed": why} where it has none."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.write(json.dumps(message, allow_nan=False) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:

@@ -34,7 +34,7 @@ def serve(requests: TextIO, replies: TextIO) -> None:
     """Answer each line of `requests` with one of `replies`."""
 
     def reply(message: dict[str, Any]) -> None:
-        replies.write(json.dumps(message) + "\n")
+        replies.write(json.dumps(message, allow_nan=False) + "\n")
         replies.flush()
 
     asked = json.loads(requests.readline())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,9 +13,10 @@ from sequoia_cli.errors import BadInput, memory_for
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.core.counts import PromptCounts
     from sequoia_cli.core.journal import Journal
-    from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
-    from sequoia_cli.measure.prompts import Prompt
+    from sequoia_cli.core.rates import AcceptanceRates
+    from sequoia_cli.measure.asked import Asked
 
 ESTIMATORS = ("teacher-forced", "on-policy")
 
@@ -110,12 +111,13 @@ def acceptance_command(
     if dataset is None:
         options.refuse_idle(context, "--column names a key of a --dataset, and none is given", "column")
 
+    from sequoia_cli.cli.prompts import encoded, read_rows
     from sequoia_cli.core.rates import AcceptanceRates
-    from sequoia_cli.core.seeds import prompt_seeds
     from sequoia_cli.engine.loading.sources import plain_name
     from sequoia_cli.engine.verifiers import verifier_named
     from sequoia_cli.measure.acceptance import check_positional
-    from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
+    from sequoia_cli.measure.asked import seeded
+    from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING
     from sequoia_cli.measure.session import open_session, packages
     from sequoia_cli.measure.trials import Trials
 
@@ -129,8 +131,7 @@ def acceptance_command(
     if dataset is None and limit is None and skip is None:
         limit = BUILTIN_FOR_COMPILING
         say.note(f"the first {limit} built-in prompts; those after them are for results (--skip {limit})")
-    prompts = load_prompts(dataset, limit=limit, skip=skip or 0, column=column, skip_bad=skip_bad)
-    say.notes(prompts.notes)
+    prompts = read_rows(dataset, say, limit=limit, skip=skip, column=column, skip_bad=skip_bad)
     session = open_session(
         target,
         [draft],
@@ -145,11 +146,13 @@ def acceptance_command(
     )
     if ranks > session.target.vocabulary:
         raise BadInput(f"--ranks is {ranks}; the target has {session.target.vocabulary} ids")
-    encoded = [session.encode(prompt, raw=raw) for prompt in prompts.prompts]
-    _check_room(encoded, min(session.target.context_limit, session.drafts[0].context_limit), say)
+    usable = encoded(session, prompts.prompts, say, raw=raw, skip_bad=skip_bad)
+    prompts = replace(prompts, prompts=tuple(prompt for prompt, _ in usable))
+    asked = seeded(usable, seed)
+    _check_room(asked, min(session.target.context_limit, session.drafts[0].context_limit), say)
     conditions = {
         **session.conditions,
-        "draft_weights": session.draft_weights,
+        **session.weights,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
@@ -169,10 +172,6 @@ def acceptance_command(
         "depths": depths,
         **packages(),
     }
-    asked = [
-        Asked(prompt, ids, text_seed)
-        for prompt, ids, text_seed in zip(prompts.prompts, encoded, prompt_seeds(seed, encoded), strict=True)
-    ]
     with resumable(place, measured, say, force=force) as journal:
         samples = _measure(session, asked, trials, estimator, journal, force, say)
     result = AcceptanceRates.from_samples(samples, conditions, record(context, packages(), say.warnings))
@@ -199,9 +198,9 @@ def _check(
         raise BadInput(f"--depths is {depths}; a text of {new_tokens} tokens is at most {new_tokens} deep")
 
 
-def _check_room(prompts: list[list[int]], context: int, say: Commentary) -> None:
+def _check_room(prompts: Sequence[Asked], context: int, say: Commentary) -> None:
     """Say which prompts leave the draft no room to propose anything, and refuse where all do."""
-    full = sum(len(prompt) >= context for prompt in prompts)
+    full = sum(len(prompt.ids) >= context for prompt in prompts)
     if full == len(prompts):
         raise BadInput(
             f"every prompt has {context} tokens or more, where the context of target or draft ends",
@@ -212,29 +211,6 @@ def _check_room(prompts: list[list[int]], context: int, say: Commentary) -> None
             f"{full} of {len(prompts)} prompts count nothing: they have {context} tokens or more, where the "
             "context of target or draft ends"
         )
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A prompt to measure on, its ids, and the seed of its text."""
-
-    prompt: Prompt
-    ids: Sequence[int]
-    seed: int
-
-    def labelled(self, counts: PromptCounts, number: int, greedy: bool) -> PromptCounts:
-        """The counts of this prompt, which is the one of this `number`, so that they can be recognised."""
-        return replace(
-            counts,
-            prompt=number,
-            id=self.prompt.id,
-            digest=self.prompt.digest,
-            seed=None if greedy else self.seed,
-        )
-
-    def is_of(self, counts: PromptCounts) -> bool:
-        """Whether these are the counts of this prompt's text."""
-        return (counts.digest, counts.seed) in ((self.prompt.digest, self.seed), (self.prompt.digest, None))
 
 
 def _measure(
@@ -250,7 +226,7 @@ def _measure(
     import torch
     from rich.progress import TextColumn
 
-    from sequoia_cli.core.rates import PromptCounts, pooled_rate
+    from sequoia_cli.core.counts import PromptCounts, pooled_rate
     from sequoia_cli.measure.acceptance import on_policy, teacher_forced
 
     estimate = on_policy if estimator == "on-policy" else teacher_forced
@@ -281,21 +257,15 @@ def _measure(
 
 
 def _finished(prompts: Sequence[Asked], journal: Journal, force: bool) -> dict[int, PromptCounts]:
-    """What the journal has of these prompts, by number. Raises `BadInput` for others, if not `force`."""
-    from sequoia_cli.core.rates import PromptCounts
+    from sequoia_cli.measure.asked import finished
 
-    kept = [PromptCounts.from_entry(entry) for entry in journal.entries]
-    found: dict[int, PromptCounts] = {}
-    for number, asked in enumerate(prompts):
-        if (same := next((counts for counts in kept if asked.is_of(counts)), None)) is not None:
-            kept.remove(same)
-            found[number] = asked.labelled(same, number, same.seed is None)
-    if kept and not force:
+    try:
+        return finished(prompts, journal, drop_others=force)
+    except BadInput as error:
         raise BadInput(
-            f"{journal.path} holds {len(kept)} finished prompts that are not among those asked for",
+            error.message,
             hint="ask for these too, choose another path with -o, or drop them with --force",
-        )
-    return found
+        ) from None
 
 
 def _merged(paths: list[str], say: Commentary) -> AcceptanceRates:

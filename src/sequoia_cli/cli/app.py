@@ -22,7 +22,18 @@ from sequoia_cli.cli.profile import profile_command
 from sequoia_cli.cli.streams import prepare_streams
 from sequoia_cli.errors import OutOfMemory, SequoiaError, bounded, out_of_memory
 
-_LESS_MEMORY = "a smaller model, tree, prompt or --max-new-tokens needs less"
+#: By command, what needs less memory.
+_LESS_MEMORY = {
+    "profile": "a smaller model, --context or largest of --tokens needs less",
+    "acceptance": "a smaller model, prompt, --max-new-tokens, --ranks or --depths needs less",
+    "compile": "a smaller --budget, --max-depth or --max-branch needs less",
+    "distill": "writing texts needs less with a smaller --rows or --length, training with a smaller "
+    "--batch-tokens",
+    "bench": "a smaller model, tree, prompt or --max-new-tokens needs less",
+    "generate": "a smaller model, tree, prompt or --max-new-tokens needs less",
+    "check": "the target's weights are held three times; a smaller model, tree, prompt or --max-new-tokens "
+    "needs less",
+}
 
 
 class _Commands(TyperGroup):
@@ -33,7 +44,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except OutOfMemory as error:
-            _exit(1, error.message, _LESS_MEMORY)
+            _exit(1, error.message, _LESS_MEMORY.get(ctx.invoked_subcommand))
         except SequoiaError as error:
             _exit(error.exit_code, error.message, error.hint)
         except KeyboardInterrupt:
@@ -48,13 +59,13 @@ class _Commands(TyperGroup):
                 raise
             if os.environ.get("SEQUOIA_DEBUG"):
                 raise
-            _exit(1, *_described(error))
+            _exit(1, *_described(error, ctx.invoked_subcommand))
 
 
-def _described(error: Exception) -> tuple[str, str | None]:
+def _described(error: Exception, command: str) -> tuple[str, str | None]:
     """An error that no command foresaw, as a message and a hint."""
     if message := out_of_memory(error):
-        return message, _LESS_MEMORY
+        return f"{message} (in sequoia {command})", _LESS_MEMORY.get(command)
     if isinstance(error, OSError):
         return f"{error.filename or 'file system'}: {error.strerror or error}", None
     reason = " ".join(str(error).split())

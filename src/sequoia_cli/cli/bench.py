@@ -114,11 +114,11 @@ def bench_command(
         prompts_that_fit,
         smallest_context,
     )
-    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.console import Commentary, print_json
     from sequoia_cli.cli.files import publish, record, reserved
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_tree
-    from sequoia_cli.core.artifact import render
-    from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
+    from sequoia_cli.cli.prompts import read_rows
+    from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     options.at_least(
@@ -151,8 +151,7 @@ def bench_command(
     first = skip if skip is not None else BUILTIN_FOR_COMPILING if prompts is None else 0
     asked = None
     if not scaling:
-        asked = load_prompts(prompts, limit=limit, skip=first, column=column, skip_bad=skip_bad)
-        say.notes(asked.notes)
+        asked = read_rows(prompts, say, limit=limit, skip=first, column=column, skip_bad=skip_bad)
     sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say, verifier)
     import torch
 
@@ -209,7 +208,7 @@ def bench_command(
     if place is not None:
         publish(None, data, place, json, say)
     elif json:
-        typer.echo(render(data, "json"), nl=False)
+        print_json(data)
     if interrupted:
         raise KeyboardInterrupt
     if failed := [f"{outcome.engine} ({outcome.failed})" for outcome in outcomes if outcome.failed]:

@@ -87,7 +87,7 @@ def check_command(
 
         sequoia check --temperature 0.6 --top-p 0.9 --samples 1000 --json > check.json
     """
-    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.console import Commentary, print_json
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_prompts, read_tree, stdin_holds_text
 
     say = Commentary(quiet=quiet, progress=not no_progress)
@@ -120,6 +120,7 @@ def check_command(
     from sequoia_cli.check.run import Check, Prompted, Subject
     from sequoia_cli.cli.check_report import document
     from sequoia_cli.cli.check_tables import summary
+    from sequoia_cli.cli.prompts import encoded
     from sequoia_cli.measure.session import PLAIN, open_session
 
     def opened(names: list[str], way: str, announce: Commentary) -> Session:
@@ -139,11 +140,12 @@ def check_command(
     session = opened(drafts, forward, say)
     # What makes a model fast changes it for good; the reference is as transformers runs it.
     reference = session if forward == PLAIN else opened([], PLAIN, Commentary(quiet=True))
-    prompted = [Prompted(one.id, session.encode(one, raw=raw)) for one in asked]
+    usable = encoded(session, asked, say, raw=raw, skip_bad=skip_bad, rows=own or prompts is not None)
+    prompted = [Prompted(one.id, ids) for one, ids in usable]
     wrong = [
         f"prompt {one.id}: {line}"
-        for one, own in zip(asked, prompted, strict=True)
-        if (line := wrong_prompt(session.tokenizer, one.content, own.ids, raw=raw))
+        for one, ids in usable
+        if (line := wrong_prompt(session.tokenizer, one.content, ids, raw=raw))
     ]
     if ends := wrong_eos_ids(reference.target.model, session.eos_ids):
         wrong.append(ends)
@@ -167,9 +169,7 @@ def check_command(
     interrupted = _run(check, say)
     found = Findings(check)
     if json:
-        typer.echo(
-            document(found, session, say.warnings, smallest_deviation, finished=not interrupted), nl=False
-        )
+        print_json(document(found, session, say.warnings, smallest_deviation, finished=not interrupted))
     for item in summary(found, session):
         say.show(item)
     if interrupted:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-
-from sequoia_cli.cli.console import is_utf8
 
 if TYPE_CHECKING:
     from sequoia_cli.check.findings import Adjusted, Findings
@@ -20,8 +17,11 @@ SCHEMA = "sequoia-check/1"
 
 def document(
     findings: Findings, session: Session, warnings: list[str], smallest_deviation: float, *, finished: bool
-) -> str:
-    """Conditions, texts token by token, every difference, every test with its counts, the controls."""
+) -> dict[str, Any]:
+    """Conditions, texts token by token, every difference, every test with its counts, the controls.
+
+    What was measured and is not finite is null: logits that overflow are a finding to report.
+    """
     from sequoia_cli.check.findings import ALPHA
     from sequoia_cli.check.texts import SLACK
 
@@ -57,7 +57,16 @@ def document(
         "environment": session.environment,
         "warnings": warnings,
     }
-    return json.dumps(body, indent=1, ensure_ascii=not is_utf8(sys.stdout)) + "\n"
+    return _with_nulls(body)
+
+
+def _with_nulls(value: Any) -> Any:
+    """The same with None in place of every number that is not finite."""
+    if isinstance(value, Mapping):
+        return {key: _with_nulls(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_nulls(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def token_texts(session: Session, tokens: Sequence[int | None]) -> list[str | None]:

@@ -97,7 +97,7 @@ def compile_command(
         checked_limits,
         fixed_shape,
     )
-    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.console import Commentary, print_json
     from sequoia_cli.cli.files import reserved
 
     limits = checked_limits(budget, max_depth, max_branch, size)
@@ -127,10 +127,10 @@ def compile_command(
         stated = {"shape": shape}
     for warning in choice.warnings:
         say.warn(warning)
-    text = render(_plan(context, choice, confidence, inputs, stated), "json")
-    written = target.write(text)
+    plan = _plan(context, choice, confidence, inputs, stated)
+    written = target.write(render(plan, "json"))
     if json and not target.is_stdout:
-        typer.echo(text, nl=False)
+        print_json(plan)
     # A baseline is to be compared with, not what this machine is to use from now on.
     if not target.is_stream and not inputs.shipped and fixed is None:
         remember_latest("tree", target.path)

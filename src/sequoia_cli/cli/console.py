@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
+import typer
 from rich.console import Console
+
+from sequoia_cli.core.artifact import json_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -84,6 +87,11 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-def is_utf8(stream: TextIO) -> bool:
+def print_json(data: Mapping[str, Any]) -> None:
+    """Print a command's one JSON document on stdout. Raises `SequoiaError` for NaN and infinity."""
+    typer.echo(json_text(data, ascii_only=not _is_utf8(sys.stdout)), nl=False)
+
+
+def _is_utf8(stream: TextIO) -> bool:
     """Whether every character can be written to `stream`; elsewhere JSON is written with escapes."""
     return (stream.encoding or "").lower().replace("-", "") == "utf8"

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from sequoia_cli.compiler.choice import Choice
 from sequoia_cli.compiler.choose import Limits, choose
+from sequoia_cli.compiler.estimate import Estimate
+from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.core.hardware import HardwareProfile
-from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
+from sequoia_cli.core.rates import AcceptanceRates
 
 if TYPE_CHECKING:
     from sequoia_cli.distill.corpus import Text
@@ -105,7 +107,9 @@ def outlooks(
             target_seconds=whole.target_seconds,
             verify_seconds=whole.verify_seconds,
         )
-        found.append(Outlook(size, true_of, rates, profile, choose(profile, rates.p, Limits(_BUDGET))))
+        # The estimate that `compile` chooses by: thin counts, taken as they are, promise too much.
+        choice = choose(profile, Estimate.of(rates).rows, Limits(_BUDGET))
+        found.append(Outlook(size, true_of, rates, profile, choice))
     return found
 
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sequoia_cli.cli.console import Commentary
+from sequoia_cli.cli.console import Commentary, print_json
 from sequoia_cli.cli.distill_inputs import DraftFolder, Inputs
 from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_of
 from sequoia_cli.cli.distill_report import provenance, show_draft
 from sequoia_cli.cli.distill_texts import scripts_for, split, written
 from sequoia_cli.cli.distill_training import Job, Left, still_wrong, train
+from sequoia_cli.cli.prompts import read_rows
 from sequoia_cli.core.artifact import render
 from sequoia_cli.core.writing import write_atomically
-from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
-from sequoia_cli.measure.prompts import load_prompts
+from sequoia_cli.errors import BadInput, OutOfMemory, SequoiaError, out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,10 +51,9 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
     context.call_on_close(folder.release)
     prompts = None
     if inputs.dataset:
-        prompts = load_prompts(
-            inputs.dataset, limit=inputs.limit, column=inputs.column, skip_bad=inputs.skip_bad
+        prompts = read_rows(
+            inputs.dataset, say, limit=inputs.limit, column=inputs.column, skip_bad=inputs.skip_bad
         )
-        say.notes(prompts.notes)
     session = open_session(
         inputs.target,
         [inputs.start] if inputs.start else [],
@@ -87,7 +86,7 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
     for name in finished:
         say.note(f"wrote {folder.path / name if name else folder.path}")
     if as_json:
-        typer.echo(render(documents[0] if len(documents) == 1 else {"drafts": documents}, "json"), nl=False)
+        print_json(documents[0] if len(documents) == 1 else {"drafts": documents})
 
 
 def _writer(session: Session, inputs: Inputs, say: Commentary) -> LanguageModel:
@@ -133,11 +132,7 @@ def _kept(work: Path, corpus: str | None, say: Commentary) -> Iterator[None]:
             places = f"{work} and {corpus}" if corpus else f"{work}"
             say.note(f"what was done is kept in {places}; the same command goes on from there")
         if message:
-            raise SequoiaError(
-                message,
-                hint="writing texts needs less with a smaller --rows or --length, training with a smaller "
-                "--batch-tokens",
-            ) from None
+            raise OutOfMemory(f"{message} (in sequoia distill)") from None
         raise
 
 

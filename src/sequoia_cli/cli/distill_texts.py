@@ -13,11 +13,12 @@ from rich.progress import TextColumn
 
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.distill_inputs import Inputs
+from sequoia_cli.cli.prompts import encoded
 from sequoia_cli.core.seeds import mixed
 from sequoia_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from sequoia_cli.distill.corpus import Text, Texts
+    from sequoia_cli.distill.corpus import Corpus, Text, Texts
     from sequoia_cli.distill.scripts import Script
     from sequoia_cli.engine.model import LanguageModel
     from sequoia_cli.measure.prompts import PromptSet
@@ -44,13 +45,13 @@ def written(
 
     `scripts` are those of `scripts_for`; `writer` gives the target as it is to run.
     """
-    from sequoia_cli.distill.corpus import Corpus
-    from sequoia_cli.distill.writing import write_corpus
+    from sequoia_cli.distill.corpus import Corpus, alone_in
 
     chats = _writes_chats(session, inputs)
     own = "the target's own" if chats else "the target's own, behind openings"
     conditions = {
         **{key: session.conditions[key] for key in ("target", "dtype")},
+        "target_weights": session.target_weights,
         "prompts": prompts.digest if prompts else own,
         "temperatures": list(inputs.temperatures),
         "max_new_tokens": inputs.new_tokens,
@@ -58,12 +59,32 @@ def written(
         "seed": inputs.seed,
         "chat_template": chats,
     }
-    corpus = Corpus(Path(inputs.corpus) if inputs.corpus else work / "corpus", conditions)
-    if corpus.tokens >= inputs.tokens:
-        first = corpus.first(inputs.tokens)
-        left_out = f"; learning from the first {first.tokens:,}" if first.tokens < corpus.tokens else ""
-        say.note(f"{corpus.folder} has {corpus.tokens:,} tokens already{left_out}")
-        return first
+    folder = Path(inputs.corpus) if inputs.corpus else work / "corpus"
+    if Corpus.holds_texts(folder):
+        corpus = Corpus(folder, conditions)
+        if corpus.tokens >= inputs.tokens:  # which many commands may read at a time
+            first = corpus.first(inputs.tokens)
+            left_out = f"; learning from the first {first.tokens:,}" if first.tokens < corpus.tokens else ""
+            say.note(f"{corpus.folder} has {corpus.tokens:,} tokens already{left_out}")
+            return first
+    with alone_in(folder):
+        corpus = Corpus(folder, conditions)  # as it is now that nobody else writes there
+        if corpus.tokens < inputs.tokens:
+            _write(session, inputs, corpus, scripts, writer, say)
+    return corpus.first(inputs.tokens)
+
+
+def _write(
+    session: Session,
+    inputs: Inputs,
+    corpus: Corpus,
+    scripts: Callable[[int], Iterator[Script]],
+    writer: Callable[[], LanguageModel],
+    say: Commentary,
+) -> None:
+    """Write texts until there are as many tokens as asked for."""
+    from sequoia_cli.distill.writing import write_corpus
+
     if corpus.tokens:
         say.note(f"going on from {corpus.tokens:,} tokens in {corpus.folder}")
     target = writer()
@@ -101,7 +122,6 @@ def written(
             "that is the one greedy answer to every prompt; for more, give a --temperature above 0 or more "
             "prompts"
         )
-    return corpus.first(inputs.tokens)
 
 
 def scripts_for(
@@ -142,17 +162,17 @@ def scripts_for(
 def _that_fit(session: Session, inputs: Inputs, prompts: PromptSet, say: Commentary) -> list[tuple[int, ...]]:
     """The ids of each different prompt that leaves room for an answer."""
     length = _length(session, inputs)
-    encoded = [tuple(session.encode(prompt, raw=inputs.raw)) for prompt in prompts.prompts]
-    fitting = [ids for ids in encoded if len(ids) < length]
+    usable = encoded(session, prompts.prompts, say, raw=inputs.raw, skip_bad=inputs.skip_bad)
+    fitting = [tuple(ids) for _, ids in usable if len(ids) < length]
     if not fitting:
         raise BadInput(
             f"no prompt of {prompts.name} leaves room for an answer in a text of {length} tokens: "
-            f"the shortest has {min(map(len, encoded))}",
+            f"the shortest has {min(len(ids) for _, ids in usable)}",
             hint="give a longer --length",
         )
-    if len(fitting) < len(encoded):
+    if len(fitting) < len(usable):
         say.note(
-            f"{len(encoded) - len(fitting)} of {len(encoded)} prompts leave no room for an answer in "
+            f"{len(usable) - len(fitting)} of {len(usable)} prompts leave no room for an answer in "
             f"{length} tokens and are left out; a longer --length takes them"
         )
     different = list(dict.fromkeys(fitting))

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from sequoia_cli import __version__
-from sequoia_cli.cli.console import Commentary
+from sequoia_cli.cli.console import Commentary, print_json
 from sequoia_cli.core.artifact import render
 from sequoia_cli.core.journal import Journal
 from sequoia_cli.core.paths import remember_latest
@@ -102,4 +102,4 @@ def publish(kind: str | None, data: Mapping[str, Any], place: Output, as_json: b
             remember_latest(kind, place.path)
         say.note(f"wrote {place.path}")
         if as_json:
-            typer.echo(render(data, "json"), nl=False)
+            print_json(data)

@@ -83,7 +83,7 @@ def generate_command(
 
         sequoia compile --budget 64 -o - | sequoia generate --tree - --prompt "hi"
     """
-    from sequoia_cli.cli.console import Commentary
+    from sequoia_cli.cli.console import Commentary, print_json
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_prompts, read_tree
 
     say = Commentary(quiet=quiet, progress=not no_progress)
@@ -109,7 +109,9 @@ def generate_command(
     )
 
     from sequoia_cli.cli.generate_report import document, summary
+    from sequoia_cli.cli.prompts import encoded
     from sequoia_cli.engine.verifiers import verifier_named
+    from sequoia_cli.measure.asked import seeded
     from sequoia_cli.measure.run import Run
     from sequoia_cli.measure.session import open_session
 
@@ -136,9 +138,10 @@ def generate_command(
             f"{len(drafts)} drafts: each grows the tree, and the trees are merged; "
             "what the tree file predicts is for one draft"
         )
+    usable = encoded(session, asked, say, raw=raw, skip_bad=skip_bad, rows=bool(prompts or builtin))
     run = Run(
         session,
-        asked,
+        seeded(usable, seed),
         plan,
         sampling,
         draft_sampling,
@@ -146,7 +149,6 @@ def generate_command(
         seed,
         max_new_tokens,
         tuple(stop or ()),
-        raw,
         compare,
     )
     if differing := run.unlike_plan():
@@ -156,7 +158,7 @@ def generate_command(
     if any(text.context_reached for text in run.texts):
         say.warn("the text ended where the model's context does")
     if json:
-        typer.echo(document(run, say.warnings), nl=False)
+        print_json(document(run, say.warnings))
     for item in summary(run):
         say.show(item)
     if ended_by is not None:

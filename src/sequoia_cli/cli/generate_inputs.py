@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.options import DEFAULT_DRAFT
+from sequoia_cli.cli.prompts import read_rows
 from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.paths import latest, shipped
 from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.errors import BadInput
-from sequoia_cli.measure.prompts import Prompt, load_prompts
+from sequoia_cli.measure.prompts import Prompt
 
 #: The tree for a machine on which none was compiled yet: the default pair's, measured on a CPU.
 SHIPPED_TREE = "smollm2_cpu.json"
@@ -87,9 +88,7 @@ def read_prompts(
     if texts:
         return tuple(Prompt(str(number), text) for number, text in enumerate(texts, 1))[:limit]
     if given:
-        found = load_prompts(source, limit=limit, skip=skip or 0, column=column, skip_bad=skip_bad)
-        say.notes(found.notes)
-        return found.prompts
+        return read_rows(source, say, limit=limit, skip=skip, column=column, skip_bad=skip_bad).prompts
     if sys.stdin is None or sys.stdin.isatty():
         raise BadInput("no prompt", hint='give one with --prompt "...", --prompts FILE, or pipe it in')
     # A shell on Windows begins what it pipes with a byte order mark and ends lines with CRLF.

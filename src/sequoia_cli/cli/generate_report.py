@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sequoia_cli.cli.console import is_utf8
 from sequoia_cli.cli.render import plain_table
 from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.tree import ROOT_ONLY
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = "sequoia-generation/1"
 
 
-def document(run: Run, warnings: list[str]) -> str:
+def document(run: Run, warnings: list[str]) -> dict[str, Any]:
     """The one JSON document of the command: the text's keys at the top, or `results` for several prompts."""
     total = run.total
     shared: dict[str, Any] = {
@@ -44,23 +41,21 @@ def document(run: Run, warnings: list[str]) -> str:
     how = {"drafts": len(run.session.drafts), "verifier": run.verifier.name}
     results = [_result(prompt, text, how) for prompt, text in zip(run.prompts, run.texts, strict=False)]
     if len(run.prompts) == len(results) == 1:
-        body = {"schema": SCHEMA, **results[0], **shared}
-    else:
-        body = {
-            "schema": SCHEMA,
-            "results": results,
-            "tokens_per_second": total.tokens_per_second,
-            "speculation": {**how, **total.to_dict()},
-            "categories": {
-                category: {
-                    "mean_acceptance_length": part.mean_acceptance_length,
-                    "speedups": run.speedups(category),
-                }
-                for category, part in run.by_category().items()
-            },
-            **shared,
-        }
-    return json.dumps(body, indent=1, ensure_ascii=not is_utf8(sys.stdout)) + "\n"
+        return {"schema": SCHEMA, **results[0], **shared}
+    return {
+        "schema": SCHEMA,
+        "results": results,
+        "tokens_per_second": total.tokens_per_second,
+        "speculation": {**how, **total.to_dict()},
+        "categories": {
+            category: {
+                "mean_acceptance_length": part.mean_acceptance_length,
+                "speedups": run.speedups(category),
+            }
+            for category, part in run.by_category().items()
+        },
+        **shared,
+    }
 
 
 def _result(prompt: Prompt, text: Generation, how: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sequoia_cli.compiler.tables import Floats
-from sequoia_cli.core.rates import MIN_TRIALS, AcceptanceRates, Rows
+from sequoia_cli.core.counts import MIN_TRIALS, Rows
+from sequoia_cli.core.rates import AcceptanceRates
 
 #: The prior of the curve over ranks: the rate of rank k is this over k², a shape that measured curves have.
 PRIOR_RATE, PRIOR_TRIALS = 0.5, 10

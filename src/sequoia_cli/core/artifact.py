@@ -200,9 +200,18 @@ def render(data: Mapping[str, Any], style: Literal["json", "yaml"]) -> str:
         check_plain(data)
     except NotPlain as error:
         raise SequoiaError(f"a result cannot be written: {error}") from None
-    if style == "json":
-        lines = [
-            f" {json.dumps(str(key))}: {json.dumps(value, ensure_ascii=False)}" for key, value in data.items()
-        ]
-        return "{\n" + ",\n".join(lines) + "\n}\n"
-    return dump_yaml(dict(data))
+    return json_text(data) if style == "json" else dump_yaml(dict(data))
+
+
+def json_text(data: Mapping[str, Any], *, ascii_only: bool = False) -> str:
+    """A JSON document: one line per key, in the order given. Raises `SequoiaError` for NaN and infinity."""
+    lines = []
+    for key, value in data.items():
+        try:
+            text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False)
+        except ValueError:
+            raise SequoiaError(
+                f"a result cannot be written: '{key}' holds a number that is not finite"
+            ) from None
+        lines.append(f" {json.dumps(str(key), allow_nan=False)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"

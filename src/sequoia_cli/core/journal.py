@@ -27,7 +27,7 @@ class Journal:
         self._file: IO[str] | None = None
         if path is None:
             return
-        header = json.loads(json.dumps(conditions))
+        header = json.loads(json.dumps(conditions, allow_nan=False))
         found, entries = _read(path)
         if found == header:
             self.entries = entries

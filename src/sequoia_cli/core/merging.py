@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.core.parsing import shown
-from sequoia_cli.core.rates import UNSTATED, AcceptanceRates, PromptCounts
+from sequoia_cli.core.rates import UNSTATED, AcceptanceRates
 from sequoia_cli.errors import BadInput
 
 #: Conditions in which merged runs may differ: what was counted, and on which machine, but not what is true
 #: of the counts.
 _MAY_DIFFER = {"dataset", "seed", "device", "threads", "forward"}
+#: Conditions that older files do not state; they are compared where both do.
+_MAY_BE_UNSTATED = {"target_weights", "draft_weights"}
 #: Further ones that change nothing for a greedy target.
 _GREEDY_MAY_DIFFER = {"verifier", "top_k", "top_p", "draft_temperature"}
 
@@ -29,7 +32,8 @@ def merged(first: AcceptanceRates, second: AcceptanceRates) -> AcceptanceRates:
             raise BadInput(f"{name} rates file has no counts, only p; counts are needed to merge")
     may_differ = _conditions_that_may_differ(first, second)
     _check_conditions(first, second, may_differ)
-    conditions = dict(first.conditions)
+    added = {key: second.conditions[key] for key in _MAY_BE_UNSTATED & {*second.conditions}}
+    conditions = {**added, **first.conditions}
     for key in sorted(may_differ & {*first.conditions, *second.conditions}):
         values = _listed([first.conditions.get(key), second.conditions.get(key)])
         conditions[key] = values if len(values) > 1 else values[0]
@@ -46,7 +50,8 @@ def _conditions_that_may_differ(first: AcceptanceRates, second: AcceptanceRates)
 def _check_conditions(first: AcceptanceRates, second: AcceptanceRates, may_differ: set[str]) -> None:
     for key in sorted({*first.conditions, *second.conditions} - may_differ):
         mine, theirs = (each.conditions.get(key, UNSTATED.get(key)) for each in (first, second))
-        if mine != theirs:
+        unstated = key in _MAY_BE_UNSTATED and None in (mine, theirs)
+        if mine != theirs and not unstated:
             raise BadInput(
                 f"rates of different conditions do not add up: '{key}' is {shown(mine)} and {shown(theirs)}"
             )

@@ -87,8 +87,12 @@ def shown(value: Any) -> str:
     """A value as messages show it: on one line, and not too long."""
     if isinstance(value, list | tuple | str) and len(value) > 60:
         value = value[:60]  # so that a large value is not written out only to be cut
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return cut(repr(value), 60)
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or its beginning and three dots where it is longer than `most` characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def dump_yaml(data: Any) -> str:

@@ -60,7 +60,7 @@ def remember_latest(kind: str, path: Path) -> None:
         notes.parent.mkdir(parents=True, exist_ok=True)
         with locked(notes):
             found = _read_latest() | {kind: str(path.resolve())}
-            write_atomically(notes, json.dumps(found, indent=1, sort_keys=True) + "\n")
+            write_atomically(notes, json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
 def latest(kind: str) -> Path | None:

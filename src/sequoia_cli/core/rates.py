@@ -2,69 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import zip_longest
 from typing import Any
 
 from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_number
+from sequoia_cli.core.counts import PromptCounts, Rows, by_prompt, pooled_rate, pools, short, totals
 from sequoia_cli.errors import BadInput
 
 SCHEMA = "sequoia-rates/1"
 
-#: One row per depth, the root's children first; in a row one value per child rank.
-Rows = tuple[tuple[float, ...], ...]
-
-#: A depth below the first with fewer trials than this has no row of its own: it is pooled with all deeper
-#: ones, since the compiler would chase the noise of less (a standard error above 0.025 at p = 0.5).
-MIN_TRIALS = 400
-
 _KEYS = ("schema", "conditions", "trials", "accepted", "p", "standard_error", "samples", *RECORD_KEYS)
-
 
 #: What it means where a file's conditions do not have it, as those made before there was a choice.
 UNSTATED = {"verifier": "sequoia"}
-
-
-@dataclass(frozen=True)
-class PromptCounts:
-    """What one prompt contributed: trials by depth, acceptances by depth and rank.
-
-    Expectations are allowed in place of counts: the teacher-forced estimator adds up probabilities.
-    `prompt` is its place among the prompts, `id` its name, `digest` the identity of its content, and `seed`
-    that of its text where one was drawn. Files made by hand or by older versions have the place alone.
-    """
-
-    prompt: int
-    trials: tuple[float, ...]
-    accepted: Rows
-    id: str = ""
-    digest: str = ""
-    seed: int | None = None
-
-    @classmethod
-    def from_entry(cls, entry: Mapping[str, Any]) -> PromptCounts:
-        """Read what `to_entry` gave. Raises `TypeError`, `KeyError` or `ValueError` for anything else."""
-        return cls(
-            int(entry["prompt"]),
-            tuple(map(_count, entry["trials"])),
-            tuple(tuple(map(_count, row)) for row in entry["accepted"]),
-            str(entry.get("id", "")),
-            str(entry.get("digest", "")),
-            None if entry.get("seed") is None else int(entry["seed"]),
-        )
-
-    def to_entry(self) -> dict[str, Any]:
-        """The counts as they stand in a file."""
-        return {
-            "prompt": self.prompt,
-            **{key: value for key in ("id", "digest") if (value := getattr(self, key))},
-            **({} if self.seed is None else {"seed": self.seed}),
-            "trials": [_short(value) for value in self.trials],
-            "accepted": [[_short(value) for value in row] for row in self.accepted],
-        }
 
 
 @dataclass(frozen=True)
@@ -90,29 +43,29 @@ class AcceptanceRates:
         record: Mapping[str, Any] | None = None,
     ) -> AcceptanceRates:
         """Pool per-prompt counts into rates. Raises `BadInput` where there are no trials."""
-        trials, accepted = _pooled(samples)
+        trials, accepted = totals(samples)
         if not trials or trials[0] <= 0:
             raise BadInput("no acceptance trials: every prompt ended before the first token could be drafted")
         rows = [
             _ratio([sum(column) for column in zip(*(accepted[d] for d in pooled), strict=True)], count)
-            for pooled, count in _pools(trials)
+            for pooled, count in pools(trials)
         ]
         return cls(tuple(rows), dict(conditions), tuple(samples), dict(record or {}))
 
     @property
     def trials(self) -> tuple[float, ...]:
         """Trials by depth, over all prompts."""
-        return tuple(_pooled(self.samples)[0])
+        return tuple(totals(self.samples)[0])
 
     @property
     def row_trials(self) -> tuple[float, ...]:
         """Trials of each measured row of `p`: of its depth, or of all that the last row pools."""
-        return tuple(count for _, count in _pools(self.trials))
+        return tuple(count for _, count in pools(self.trials))
 
     @property
     def accepted(self) -> Rows:
         """Acceptances by depth and rank, over all prompts."""
-        return tuple(tuple(row) for row in _pooled(self.samples)[1])
+        return tuple(tuple(row) for row in totals(self.samples)[1])
 
     def standard_errors(self) -> tuple[float, ...]:
         """Standard error of each rank's rate under the root; empty for fewer than two prompts."""
@@ -142,8 +95,8 @@ class AcceptanceRates:
         """The rates as they stand in a file; inverse of `from_document`."""
         data: dict[str, Any] = {"schema": SCHEMA, **self.record, "conditions": dict(self.conditions)}
         if self.samples:
-            data["trials"] = [_short(value) for value in self.trials]
-            data["accepted"] = [[_short(value) for value in row] for row in self.accepted]
+            data["trials"] = [short(value) for value in self.trials]
+            data["accepted"] = [[short(value) for value in row] for row in self.accepted]
         data["p"] = [[round(value, 6) for value in row] for row in self.p]
         if errors := self.standard_errors():
             data["standard_error"] = [round(value, 6) for value in errors]
@@ -152,69 +105,8 @@ class AcceptanceRates:
         return data
 
 
-def by_prompt(samples: Sequence[PromptCounts]) -> list[PromptCounts]:
-    """The counts of each prompt: the sum where a prompt has several texts, of different seeds."""
-    groups: dict[str | int, list[PromptCounts]] = {}
-    for number, sample in enumerate(samples):
-        groups.setdefault(sample.digest or number, []).append(sample)
-    found = []
-    for group in groups.values():
-        trials, accepted = _pooled(group)
-        found.append(replace(group[0], trials=tuple(trials), accepted=tuple(map(tuple, accepted))))
-    return found
-
-
-def pooled_rate(samples: Sequence[PromptCounts], rank: int) -> tuple[float, float]:
-    """The rate of a rank under the root, and its standard error (infinite for a single prompt).
-
-    Trials on one prompt depend on each other, so the prompt is the unit: the usual linearised error of a
-    ratio of sums over clusters.
-    """
-    samples = by_prompt(samples)
-    trials = [sample.trials[0] for sample in samples]
-    hits = [sample.accepted[0][rank] for sample in samples]
-    total, count = sum(trials), len(samples)
-    rate = sum(hits) / total if total else 0.0
-    if count < 2 or not total:
-        return rate, math.inf
-    squares = sum((h - rate * t) ** 2 for h, t in zip(hits, trials, strict=True))
-    return rate, math.sqrt(squares * count / (count - 1)) / total
-
-
-def _pooled(samples: Sequence[PromptCounts]) -> tuple[list[float], list[list[float]]]:
-    if not samples:
-        return [], []
-    trials = [sum(column) for column in zip(*(s.trials for s in samples), strict=True)]
-    accepted = [
-        [sum(column) for column in zip(*rows, strict=True)]
-        for rows in zip(*(s.accepted for s in samples), strict=True)
-    ]
-    return trials, accepted
-
-
-def _pools(trials: Sequence[float]) -> list[tuple[range, float]]:
-    """The depths that each row of rates is of, and their trials."""
-    # The first row is the root's in any case: that is the one the standard errors are of.
-    own = next((depth for depth in range(1, len(trials)) if trials[depth] < MIN_TRIALS), len(trials))
-    pools = [(range(depth, depth + 1), trials[depth]) for depth in range(own)]
-    if (rest := sum(trials[own:])) >= MIN_TRIALS:
-        pools.append((range(own, len(trials)), rest))
-    return pools
-
-
 def _ratio(accepted: Sequence[float], trials: float) -> tuple[float, ...]:
     return tuple(count / trials for count in accepted)
-
-
-def _count(value: Any) -> float:
-    if not is_number(value) or value < 0:
-        raise ValueError(f"{value!r} is no count")
-    return float(value)
-
-
-def _short(value: float) -> float | int:
-    """Counts stay whole numbers in the file; expectations keep four decimals."""
-    return int(value) if float(value).is_integer() else round(value, 4)
 
 
 def _rows(value: Any, source: str, key: str, *, by_hand: bool) -> Rows:
@@ -299,7 +191,7 @@ def _check_rates(fields: Fields, rows: Rows, samples: Sequence[PromptCounts]) ->
     """
     if not samples:
         return
-    trials, accepted = _pooled(samples)
+    trials, accepted = totals(samples)
     if len(rows) > len(trials):
         raise BadInput(f"{fields.source}: 'p' has {len(rows)} rows; 'trials' has {len(trials)} depths")
     for depth, row in enumerate(rows):
@@ -319,7 +211,7 @@ def _first_difference(row: Sequence[float], accepted: Sequence[float], trials: f
         if count is None:
             return f"rank {rank}, has no counts: 'accepted' has {len(accepted)} ranks"
         if abs(rate - count / trials) > _rounding(rate):
-            return f"rank {rank}, is {rate}; accepted / trials is {_short(count)} / {_short(trials)}"
+            return f"rank {rank}, is {rate}; accepted / trials is {short(count)} / {short(trials)}"
     return ""
 
 
@@ -333,7 +225,7 @@ def _check_totals(fields: Fields, samples: Sequence[PromptCounts]) -> None:
     """Refuse `trials` and `accepted` that are not the sums over `samples`, where a file has both."""
     if "samples" not in fields.data:
         return
-    trials, accepted = _pooled(samples)
+    trials, accepted = totals(samples)
     for key, sums in (("trials", trials), ("accepted", accepted)):
         stated = fields.data.get(key, sums)
         flat = [value for each in (stated, sums) for value in _flattened(each)]

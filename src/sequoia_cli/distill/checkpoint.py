@@ -104,7 +104,7 @@ def differences(path: Path, conditions: Mapping[str, Any]) -> str:
     if not path.exists():
         return ""
     found = _read(path)[1]["conditions"]
-    expected = json.loads(json.dumps(dict(conditions)))
+    expected = json.loads(json.dumps(dict(conditions), allow_nan=False))
     keys = [key for key in expected if found.get(key) != expected[key]]
     return "; ".join(f"{key} {_short(found.get(key))} there, {_short(expected[key])} now" for key in keys)
 
@@ -120,7 +120,7 @@ def require_same(path: Path, conditions: Mapping[str, Any]) -> None:
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
     """Write both to `path`, whole or not at all. Raises `SequoiaError` where that fails."""
-    save_tensors(path, tensors, {"notes": json.dumps(notes)})
+    save_tensors(path, tensors, {"notes": json.dumps(notes, allow_nan=False)})
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -140,5 +140,5 @@ def _read(path: Path, *, with_tensors: bool = False) -> tuple[dict[str, Tensor],
 
 def _short(value: Any) -> Any:
     """A condition as a message can show it: of what is long, its beginning."""
-    text = json.dumps(value) if isinstance(value, dict) else value
+    text = json.dumps(value, allow_nan=False) if isinstance(value, dict) else value
     return f"{text[:32]}..." if isinstance(text, str) and len(text) > 32 else text

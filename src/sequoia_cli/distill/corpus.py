@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from sequoia_cli.core.artifact import read_document, render
+from sequoia_cli.core.locks import Reservation, Taken
 from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.engine.loading.tensors import save_tensors
 from sequoia_cli.errors import BadInput, SequoiaError
@@ -22,6 +24,8 @@ from sequoia_cli.errors import BadInput, SequoiaError
 _CONDITIONS = "corpus.json"
 #: What older corpora noted too: how they were written, which does not change what they are.
 _NO_CONDITIONS = ("rows",)
+#: What older corpora do not note: not compared where it is missing.
+_NEWER = ("target_weights",)
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,25 @@ class Texts:
         return Texts(shards)
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other commands from writing texts into a folder. Raises `BadInput` where one is at it."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        reservation = Reservation(folder)
+    except Taken:
+        raise BadInput(
+            f"{folder} is being written to by another command",
+            hint="wait for that one, or choose another folder with --corpus",
+        ) from None
+    except OSError as error:
+        raise SequoiaError(f"{folder} cannot be written: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        reservation.release()
+
+
 class Corpus(Texts):
     """A folder of texts in shards, added to as they are written.
 
@@ -98,17 +121,20 @@ class Corpus(Texts):
     def __init__(self, folder: Path, conditions: Mapping[str, Any]) -> None:
         self.folder = folder
         noted = folder / _CONDITIONS
-        expected = json.loads(json.dumps(conditions))
+        expected = json.loads(json.dumps(conditions, allow_nan=False))
         if noted.exists():
             found = read_document(noted).data
+            comparable = expected
             if isinstance(found, dict):
                 found = {key: value for key, value in found.items() if key not in _NO_CONDITIONS}
-            if found != expected:
+                unstated = [key for key in _NEWER if key not in found]
+                comparable = {key: value for key, value in expected.items() if key not in unstated}
+            if found != comparable:
                 # The same keys: else it is no file of this program's, or of another version of it.
-                if not isinstance(found, dict) or found.keys() != expected.keys() or self._paths():
+                if not isinstance(found, dict) or found.keys() != comparable.keys() or self._paths():
                     raise BadInput(
                         f"{folder} holds a corpus made under other conditions: "
-                        f"{_difference(found, expected)}",
+                        f"{_difference(found, comparable)}",
                         hint="choose another folder with --corpus, or remove this one",
                     )
                 write_atomically(noted, render(expected, "json"))
@@ -121,6 +147,11 @@ class Corpus(Texts):
                 raise SequoiaError(f"{folder} could not be made: {error.strerror}") from None
             write_atomically(noted, render(expected, "json"))
         super().__init__([_load(path) for path in self._paths()])
+
+    @staticmethod
+    def holds_texts(folder: Path) -> bool:
+        """Whether there are texts in a folder, so that opening it writes nothing."""
+        return (folder / _name(0)).exists()
 
     @property
     def shards(self) -> int:

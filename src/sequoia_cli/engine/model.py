@@ -24,7 +24,7 @@ from sequoia_cli.engine.integer.blocks import use_kernel
 from sequoia_cli.engine.integer.quantise import is_quantised
 from sequoia_cli.engine.layout import Layout, MaskArgument
 from sequoia_cli.engine.masks import Masks
-from sequoia_cli.errors import BadInput, SequoiaError
+from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
 
 #: A prompt is run in pieces of this many tokens (see `prefill_pieces`).
 PREFILL_TOKENS = 512
@@ -84,9 +84,9 @@ class LanguageModel:
             arguments["position_ids"] = positions.to(self.device)
         try:
             error = changed_by(make_fast, self.model, arguments)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
         except Exception as failure:  # whatever a model asks of its modules that the fast ones lack
+            if out_of_memory(failure):
+                raise
             why = f"{type(failure).__name__}: {failure}".splitlines()[0][:160]
             raise SequoiaError(f"family '{self.family}' has no fast forward: {why}", hint=hint) from failure
         if math.isnan(error):

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.errors import BadInput, SequoiaError
+from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
 
 _TREE = TokenTree((-1, 0, 0, 1, 1, 2, 4))
 _PREFIX = 5
@@ -43,9 +43,11 @@ def check_tree_attention(model: LanguageModel, name: str) -> float:
     try:
         model.plain_logits = _plain_logits(model)
         error = _least_error(model, name)
-    except (BadInput, MemoryError, torch.OutOfMemoryError):
+    except BadInput:
         raise
     except Exception as failure:  # whatever a model does with arguments it was not made for
+        if out_of_memory(failure):
+            raise
         detail = str(failure).strip().splitlines() or [""]
         why = f"it fails with a tree's mask and positions ({type(failure).__name__}: {detail[0][:160]})"
         raise _refusal(model, name, why) from failure

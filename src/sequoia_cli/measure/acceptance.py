@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from sequoia_cli.core.rates import PromptCounts
+from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.model import LanguageModel

@@ -25,7 +25,7 @@ def differing_conditions(inputs: Mapping[str, Any], here: Mapping[str, Any]) -> 
     times, rates = _stated(inputs, "profile"), _stated(inputs, "acceptance")
     keys: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         (times, (*_MODELS, "device", "forward")),
-        (rates, (*_MODELS, "draft_weights", "temperature")),
+        (rates, (*_MODELS, "target_weights", "draft_weights", "temperature")),
     ]
     if here["temperature"] and rates.get("temperature"):
         keys.append(({**UNSTATED, **rates}, _SHAPES))
@@ -41,8 +41,10 @@ def differing_conditions(inputs: Mapping[str, Any], here: Mapping[str, Any]) -> 
         found.setdefault("temperature", (sampled, here["temperature"]))
     if _other_length(times.get("context"), here["context"]):
         found["context"] = (times["context"], here["context"])
-    if "draft" in found:
-        found.pop("draft_weights", None)  # another draft has others
+    # Another model has other weights, and so has the same one in another dtype.
+    for model in ("target", "draft"):
+        if model in found or "dtype" in found:
+            found.pop(f"{model}_weights", None)
     return found
 
 

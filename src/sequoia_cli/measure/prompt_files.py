@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sequoia_cli.core.artifact import stdin_bytes
-from sequoia_cli.core.parsing import shown
+from sequoia_cli.core.parsing import cut, shown
 from sequoia_cli.core.paths import package_data
 from sequoia_cli.errors import BadInput, SequoiaError
 
@@ -184,17 +184,12 @@ def _hub(name: str, part: str, source: str, whole: bool) -> Iterator[Record]:
             rows = rows[next((s for s in _SPLITS if s in rows), next(iter(rows)))]
         yield from (Record(f"{source}, row {n}", str(n), row) for n, row in enumerate(rows, 1))
     except Exception as error:  # whatever the library, the network or the dataset's own files come up with
-        reason = _on_one_line(str(error)) or type(error).__name__
+        # Some messages list configurations on many lines.
+        reason = cut(" ".join(str(error).split()), _MOST_SHOWN) or type(error).__name__
         hint = "check the name (owner/name, owner/name:SPLIT, owner/name:CONFIG:SPLIT) and the network"
         if offline:
             hint = "offline, only what was read whole once is at hand: without a limit, while online"
         raise SequoiaError(f"the dataset {source} could not be read: {reason}", hint) from None
-
-
-def _on_one_line(text: str) -> str:
-    """A message of several lines, such as one that lists configurations, on one line of bounded length."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MOST_SHOWN else line[: _MOST_SHOWN - 3] + "..."
 
 
 _READERS: dict[str, Callable[[BinaryIO, str], Iterator[Record]]] = {

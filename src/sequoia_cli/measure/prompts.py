@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from typing import Any
 
-from sequoia_cli.core.parsing import shown
+from sequoia_cli.core.parsing import cut, shown
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.chats import Message, chat_to_answer, checked_text
 from sequoia_cli.measure.prompt_files import Record, open_source
@@ -33,6 +33,14 @@ PROMPT_KEYS = (
 
 _ID_KEYS = ("id", "question_id", "prompt_id", "conversation_id")
 _INPUT_KEYS = ("input", "context")
+
+
+class BadRow(BadInput):
+    """A row that is no prompt; others of its source may be."""
+
+
+class MissingKey(BadRow):
+    """A row that has none of the keys that may hold its prompt."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ class PromptSet:
 
 
 def _canonical(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 #: Of the built-in prompts, two of each category come first: trees are compiled on these, and results reported
@@ -92,7 +100,8 @@ def load_prompts(
     column: str | None = None,
     skip_bad: bool = False,
 ) -> PromptSet:
-    """Read prompts: those after the first `skip`, at most `limit`. Raises `BadInput` for what cannot be used.
+    """Read prompts: those after the first `skip`, at most `limit`. Raises `BadInput` for what cannot be used,
+    `BadRow` where that is a single row.
 
     - None: the built-in set.
     - `FILE.jsonl`: one JSON value per line, a string or an object. Of an object, `column` where given, else
@@ -144,7 +153,8 @@ class _Reader:
                 yield self._prompt(record)
             except BadInput as error:
                 if not self._skip_bad:
-                    raise BadInput(error.message, error.hint or "--skip-bad leaves such rows out") from None
+                    known = isinstance(error, BadRow)
+                    raise error if known else BadRow(error.message, error.hint) from None
                 self.bad.append(error.message)
 
     def named_apart(self, prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
@@ -163,8 +173,7 @@ class _Reader:
     def notes(self) -> Iterator[str]:
         """What to say of all of them."""
         if self.bad:
-            more = f"; and {len(self.bad) - _SHOWN} more" if len(self.bad) > _SHOWN else ""
-            yield f"left out {len(self.bad)} bad rows: {'; '.join(self.bad[:_SHOWN])}{more}"
+            yield left_out(self.bad, "rows")
         if self._first_turns:
             yield f"{self._first_turns} prompts are lists of several turns: the first turn of each is taken"
         if self._with_tools:
@@ -187,9 +196,7 @@ class _Reader:
         if key is None or key not in value:
             expected = f"'{column}'" if column else f"one of {', '.join(PROMPT_KEYS)}"
             found = shown_keys(value)
-            raise BadInput(
-                f"{where}: found the keys {found}; expected {expected}", hint="name the key with --column"
-            )
+            raise MissingKey(f"{where}: found the keys {found}; expected {expected}")
         content = self._content(value[key], f"{where}: '{key}'")
         if isinstance(content, str):
             if key == "instruction" and (more := next((k for k in _INPUT_KEYS if value.get(k)), None)):
@@ -213,7 +220,12 @@ class _Reader:
         return chat_to_answer(value, where)
 
 
+def left_out(bad: Sequence[str], what: str) -> str:
+    """A note of what was left out, with what is wrong with the first of them."""
+    more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+    return f"left out {len(bad)} bad {what}: {'; '.join(bad[:_SHOWN])}{more}"
+
+
 def shown_keys(value: Mapping[Any, Any]) -> str:
     """The keys of an object as messages show them."""
-    keys = ", ".join(map(str, value)) or "none"
-    return keys if len(keys) <= 200 else keys[:197] + "..."
+    return cut(", ".join(map(str, value)) or "none", 200)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sequoia_cli.core.plan import TreePlan
-from sequoia_cli.core.seeds import prompt_seeds
 from sequoia_cli.core.tree import ROOT_ONLY
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.verifiers import Verifier
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import memory_for
+from sequoia_cli.measure.asked import Asked
 from sequoia_cli.measure.generation import Generation, generate
 from sequoia_cli.measure.plan_conditions import differing_conditions
 from sequoia_cli.measure.prompts import Prompt
@@ -24,11 +24,11 @@ from sequoia_cli.measure.statistics import Speculation
 class Run:
     """All texts of one command, in the order of their prompts; `plain` has the plain ones to compare with.
 
-    Every prompt is encoded before any is decoded. Raises `BadInput` for one that cannot be.
+    `seed` is what the prompts' own seeds were made of.
     """
 
     session: Session
-    prompts: Sequence[Prompt]
+    asked: Sequence[Asked]
     plan: TreePlan | None
     sampling: Sampling
     draft_sampling: Sampling
@@ -36,7 +36,6 @@ class Run:
     seed: int
     max_new_tokens: int
     stop: tuple[str, ...]
-    raw: bool
     compare: bool
     texts: list[Generation] = field(default_factory=list)
     plain: list[Generation] = field(default_factory=list)
@@ -52,38 +51,40 @@ class Run:
             verifier=self.verifier,
         )
         self._plain_decoder = Decoder(session.target, sampling=self.sampling)
-        self._ids = [session.encode(prompt, raw=self.raw) for prompt in self.prompts]
-        self._seeds = prompt_seeds(self.seed, self._ids)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompts, in the order of their texts."""
+        return [asked.prompt for asked in self.asked]
 
     def decode_next(self, on_text: Callable[[str], None]) -> None:
         """Decode the next prompt, and plainly too where that is asked for: by turns first or second."""
-        ids, seed = self._ids[len(self.texts)], self._seeds[len(self.texts)]
+        asked = self.asked[len(self.texts)]
         plain_first = len(self.texts) % 2 == 0
         if self.compare and plain_first:
-            self.plain.append(self._generate(self._plain_decoder, ids, seed))
-        self.texts.append(Generation(len(ids)))
-        self._generate(self._decoder, ids, seed, on_text, self.texts[-1])
+            self.plain.append(self._generate(self._plain_decoder, asked))
+        self.texts.append(Generation(len(asked.ids)))
+        self._generate(self._decoder, asked, on_text, self.texts[-1])
         if self.compare and not plain_first:
-            self.plain.append(self._generate(self._plain_decoder, ids, seed))
+            self.plain.append(self._generate(self._plain_decoder, asked))
 
     def _generate(
         self,
         decoder: Decoder,
-        ids: list[int],
-        seed: int,
+        asked: Asked,
         on_text: Callable[[str], None] = lambda piece: None,
         result: Generation | None = None,
     ) -> Generation:
-        what = f"{len(ids)} tokens of prompt, {self.max_new_tokens} new ones, {decoder.tree.size} nodes"
+        what = f"{len(asked.ids)} tokens of prompt, {self.max_new_tokens} new ones, {decoder.tree.size} nodes"
         with memory_for(what):
             return generate(
                 decoder,
                 self.session.tokenizer,
-                ids,
+                asked.ids,
                 self.max_new_tokens,
                 eos_ids=self.session.eos_ids,
                 stop=self.stop,
-                seed=seed,
+                seed=asked.seed,
                 on_text=on_text,
                 result=result,
             )
@@ -141,16 +142,17 @@ class Run:
 
     def unlike_plan(self) -> dict[str, tuple[Any, Any]]:
         """Conditions that the tree was compiled for and that differ here: name -> (there, here)."""
-        if self.plan is None or not self._ids:
+        if self.plan is None or not self.asked:
             return {}
         here = {
             **self.session.conditions,
-            "draft_weights": self.session.draft_weights,
+            **self.session.weights,
             "temperature": self.sampling.temperature,
             "top_k": self.sampling.top_k,
             "top_p": self.sampling.top_p,
             "draft_temperature": self.draft_sampling.temperature,
             "verifier": self.verifier.name,
-            "context": sum(map(len, self._ids)) // len(self._ids) + self.max_new_tokens // 2,
+            "context": sum(len(asked.ids) for asked in self.asked) // len(self.asked)
+            + self.max_new_tokens // 2,
         }
         return differing_conditions(self.plan.inputs, here)

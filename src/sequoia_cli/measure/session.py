@@ -22,6 +22,7 @@ from sequoia_cli.engine.integer.quantise import Made, quantise
 from sequoia_cli.engine.loading.cores import fit_threads
 from sequoia_cli.engine.loading.devices import cpu_name, parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
+from sequoia_cli.engine.loading.fingerprint import fingerprint
 from sequoia_cli.engine.loading.load import load_pair, load_target
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention, check_what_decodes
@@ -39,7 +40,8 @@ AS_LOADED, INT8 = WEIGHTS = ("none", "int8")
 class Session:
     """What a command works with. There are no `drafts` where only the target was loaded.
 
-    `draft_weights` is what tells a draft from itself before another training (see `LoadedDraft`).
+    `target_weights` and `draft_weights` tell models from themselves before another training (see
+    `fingerprint`).
     """
 
     target: LanguageModel
@@ -47,7 +49,13 @@ class Session:
     tokenizer: Any
     eos_ids: tuple[int, ...]
     conditions: Mapping[str, Any]
+    target_weights: str
     draft_weights: str | None = None
+
+    @property
+    def weights(self) -> dict[str, str | None]:
+        """Both fingerprints, as conditions."""
+        return {"target_weights": self.target_weights, "draft_weights": self.draft_weights}
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -133,7 +141,8 @@ def open_session(
         announce(note)
     if INT8 in (quantize, quantize_draft) and place.type != "cpu":
         announce("8-bit weights are another model here and a slower one: only a CPU has products for them")
-    weights = " + ".join(draft.fingerprint for draft in drafted) or None
+    target_weights = fingerprint(loaded)
+    draft_weights = " + ".join(draft.fingerprint for draft in drafted) or None
     numbers: Made = {}
     for module, wanted in ((loaded, quantize), *((one.model, quantize_draft) for one in drafted)):
         if wanted == INT8:
@@ -173,7 +182,8 @@ def open_session(
         tokenizer,
         eos_ids,
         {key: value for key, value in conditions.items() if value is not None},
-        weights,
+        target_weights,
+        draft_weights,
     )
 
 

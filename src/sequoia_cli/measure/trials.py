@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sequoia_cli.core.rates import Rows
+from sequoia_cli.core.counts import Rows
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.verifiers import SEQUOIA, Verifier
 from sequoia_cli.engine.warp import Sampling

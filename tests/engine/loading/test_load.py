@@ -9,6 +9,7 @@ from transformers import GenerationConfig
 from folders import alone, edit_json, edit_weights, pair, save
 from models import SUPPORTED, tiny_model, tiny_tokenizer
 from sequoia_cli.engine.loading import hub
+from sequoia_cli.engine.loading.fingerprint import fingerprint
 from sequoia_cli.engine.loading.generation_settings import not_applied
 from sequoia_cli.engine.loading.vocabulary import write_vocabulary
 from sequoia_cli.engine.model import LanguageModel
@@ -226,13 +227,21 @@ def test_a_hub_model_is_checked_before_its_weights_are_fetched(tmp_path, monkeyp
 def test_a_fingerprint_tells_a_draft_from_itself_before_another_training(tmp_path):
     target, folder = save(tmp_path / "t"), tmp_path / "d"
 
-    def fingerprint():
+    def of_draft():
         return pair(target, str(folder)).drafts[0].fingerprint
 
     save(folder, "gpt2", seed=1)
-    before = fingerprint()
-    assert before == fingerprint()
+    before = of_draft()
+    assert before == of_draft()
     save(folder, "gpt2", seed=2)
-    trained = fingerprint()
+    trained = of_draft()
     write_vocabulary(folder, [1, 5, 9], {})
-    assert len({before, trained, fingerprint()}) == 3
+    assert len({before, trained, of_draft()}) == 3
+
+
+def test_a_fingerprint_tells_a_target_from_itself_in_another_training_or_dtype(tmp_path):
+    found = set()
+    for seed, dtype in ((1, torch.float32), (2, torch.float32), (1, torch.bfloat16), (1, torch.float32)):
+        target = save(tmp_path / f"{seed}", seed=seed)
+        found.add(fingerprint(alone(target, dtype=dtype).model))
+    assert len(found) == 3

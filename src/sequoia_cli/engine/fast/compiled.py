@@ -35,6 +35,7 @@ from sequoia_cli.engine.fast.packages import (
 )
 from sequoia_cli.engine.integer.linear import IntegerLinear
 from sequoia_cli.engine.loading.devices import cpu_features, cpu_name
+from sequoia_cli.errors import out_of_memory
 
 #: Layers of fewer weights are not worth the half minute.
 _WORTH_IT = 1_000_000
@@ -116,9 +117,9 @@ def _compiled(block: FastBlock, kind: str, announce: Callable[[str], None]) -> C
     except Unusable as failure:
         announce(f"the layers run uncompiled, which is slower: {failure}")
         return None
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
     except Exception as failure:  # whatever a compiler, a disk or another torch says
+        if out_of_memory(failure):
+            raise
         reason = (str(failure).strip().splitlines() or [""])[0][:160]
         announce(f"the layers run uncompiled, which is slower: {type(failure).__name__}: {reason}")
         return None
@@ -130,9 +131,9 @@ def _works(block: FastBlock, run: Compiled, announce: Callable[[str], None]) -> 
         if _gives_the_same(block, run):
             return True
         announce("a compiled layer gives other states than it should: it is not used")
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
     except Exception as failure:  # a package of another machine or library may fail in any way
+        if out_of_memory(failure):
+            raise
         reason = (str(failure).strip().splitlines() or [""])[0][:160]
         announce(f"a compiled layer fails, so it is not used: {type(failure).__name__}: {reason}")
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +17,7 @@ from sequoia_cli.engine.loading.feature import (
     is_feature_folder,
     load_feature,
 )
+from sequoia_cli.engine.loading.fingerprint import fingerprint
 from sequoia_cli.engine.loading.published_heads import refuse_by_look, refuse_by_weights
 from sequoia_cli.engine.loading.sharing import end_width, lacks_embeddings, load_sharing, require_fit
 from sequoia_cli.engine.loading.sources import (
@@ -32,9 +32,6 @@ from sequoia_cli.engine.loading.tokenizers import described, require_same_tokeni
 from sequoia_cli.engine.loading.vocabulary import cut_head, read_vocabulary, require_head
 from sequoia_cli.engine.loading.weights import load_model, stored_names
 from sequoia_cli.errors import BadInput
-
-#: Entries of a tensor that a fingerprint reads, about.
-_ENTRIES = 256
 
 
 @dataclass(frozen=True)
@@ -51,18 +48,8 @@ class LoadedDraft:
 
     @property
     def fingerprint(self) -> str:
-        """Tells these weights, in this dtype, from those behind another training of the same draft.
-
-        A few entries of each tensor, which any training changes: to read all of a large draft takes seconds.
-        """
-        entries = hashlib.sha256()
-        for name, tensor in self.model.state_dict().items():
-            flat = tensor.flatten()
-            some = flat[:: max(1, len(flat) // _ENTRIES)].float().cpu()
-            entries.update(f"{name} {tuple(tensor.shape)} {some.tolist()}".encode())
-        if self.ids is not None:
-            entries.update(str(self.ids.tolist()).encode())
-        return f"sha256:{entries.hexdigest()}"
+        """Tells these weights from those of another training of the same draft."""
+        return fingerprint(self.model, self.ids)
 
 
 class DraftFolder(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 from transformers.utils import logging
 
 from sequoia_cli.engine.loading.sources import Source
-from sequoia_cli.errors import BadInput, SequoiaError
+from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
 
 
 def read_json(source: Source, path: Path) -> dict[str, Any]:
@@ -31,9 +31,11 @@ def refusing(what: str, hint: str | None = None) -> Iterator[None]:
     try:
         with quiet():
             yield
-    except (SequoiaError, MemoryError):
+    except SequoiaError:
         raise
     except Exception as error:
+        if out_of_memory(error):
+            raise
         raise BadInput(f"{what}: {first_line(error)}", hint=hint) from error
 
 

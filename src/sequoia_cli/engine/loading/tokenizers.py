@@ -67,7 +67,7 @@ def described(found: Sequence[Difference]) -> str:
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Identity of what each id means."""
     tokens = sorted(_token_by_id(tokenizer).items())
-    return "sha256:" + hashlib.sha256(json.dumps(tokens).encode()).hexdigest()
+    return "sha256:" + hashlib.sha256(json.dumps(tokens, allow_nan=False).encode()).hexdigest()
 
 
 def _token_by_id(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
