@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sequoia_cli.check.betting import BetTest, holm
+from sequoia_cli.check.rounding import RoundingCost
 from sequoia_cli.check.run import Check
 from sequoia_cli.check.tally import FIRST, Tally
 from sequoia_cli.check.texts import SLACK, Checked
@@ -44,9 +45,10 @@ class Control:
 
 @dataclass(frozen=True)
 class Findings:
-    """Of a check as far as it has come."""
+    """Of a check as far as it has come, and what rounding does to a target that is rounded."""
 
     check: Check
+    rounding: RoundingCost | None = None
 
     @property
     def sampled(self) -> bool:

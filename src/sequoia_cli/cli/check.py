@@ -81,7 +81,8 @@ def check_command(
     and the tokens are tested against the distribution of transformers' own warpers.
     A right program fails these tests once in 10,000 runs. Exit 3 where the text is
     not the target's, or where the check could not have found a deviation of
-    --smallest-deviation. Holds the target's weights three times.
+    --smallest-deviation. Holds the target's weights three times. With --quantize it
+    also tells what rounding does to the target.
 
         sequoia check --dtype float32
 
@@ -117,13 +118,14 @@ def check_command(
     from sequoia_cli.check.conventions import wrong_eos_ids, wrong_prompt
     from sequoia_cli.check.findings import Findings
     from sequoia_cli.check.reference import OwnForward
+    from sequoia_cli.check.rounding import rounding_cost
     from sequoia_cli.check.run import Check, Prompted, Subject
     from sequoia_cli.cli.check_report import document
     from sequoia_cli.cli.check_tables import summary
     from sequoia_cli.cli.prompts import encoded
-    from sequoia_cli.measure.session import PLAIN, open_session
+    from sequoia_cli.measure.session import AS_LOADED, PLAIN, open_session
 
-    def opened(names: list[str], way: str, announce: Commentary) -> Session:
+    def opened(names: list[str], way: str, announce: Commentary, weights: str = quantize) -> Session:
         return open_session(
             target,
             names,
@@ -131,7 +133,7 @@ def check_command(
             dtype=dtype,
             trust_remote_code=trust_remote_code,
             forward=way,
-            quantize=quantize,
+            quantize=weights,
             quantize_draft=quantize_draft,
             progress=say.shows_progress,
             announce=announce.note,
@@ -167,7 +169,12 @@ def check_command(
         wrong,
     )
     interrupted = _run(check, say)
-    found = Findings(check)
+    cost = None
+    if quantize != AS_LOADED and not interrupted:
+        unrounded = opened([], forward, Commentary(quiet=True), AS_LOADED).target
+        texts = [one.ids for one in prompted]
+        cost = rounding_cost(unrounded, session.target, texts, max_new_tokens, session.eos_ids)
+    found = Findings(check, cost)
     if json:
         print_json(document(found, session, say.warnings, smallest_deviation, finished=not interrupted))
     for item in summary(found, session):

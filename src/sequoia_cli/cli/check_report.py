@@ -53,6 +53,7 @@ def document(
             }
             for one in findings.controls
         ],
+        "rounding": asdict(findings.rounding) if findings.rounding else None,
         "seconds": {part: round(seconds, 3) for part, seconds in check.seconds.items()},
         "environment": session.environment,
         "warnings": warnings,

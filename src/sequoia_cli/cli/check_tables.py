@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from sequoia_cli.check.betting import Cell
     from sequoia_cli.check.findings import Adjusted, Control, Findings
+    from sequoia_cli.check.rounding import RoundingCost
     from sequoia_cli.measure.session import Session
 
 #: Outcomes of a first token that are shown.
@@ -37,6 +38,8 @@ def summary(findings: Findings, session: Session) -> Iterator[Table | str]:
         yield f"control, {control.name}: {_caught(control)}"
     if findings.sampled:
         yield f"the smallest deviation of the first token that this check could find: {findings.sees:.2g}"
+    if findings.rounding:
+        yield _rounding(findings.rounding)
     yield _closing(findings)
 
 
@@ -126,6 +129,22 @@ def _caught(control: Control) -> str:
         return "NOT caught, there are too few samples for a test"
     caught = "caught" if control.caught else "NOT caught"
     return f"{caught} by '{control.test.name}', p = {control.adjusted:.1g}"
+
+
+def _rounding(cost: RoundingCost) -> Table:
+    table = plain_table(
+        f"the rounded target beside the unrounded one, over {cost.tokens} tokens of greedy answers",
+        *("target", "perplexity", "KL, nats per token", "same first choice", "plain tokens/s"),
+    )
+    table.add_row("unrounded", f"{cost.unrounded_perplexity:.3f}", "", "", f"{cost.unrounded_speed:.1f}")
+    table.add_row(
+        "rounded",
+        f"{cost.perplexity:.3f}",
+        f"{cost.divergence:.4f}",
+        f"{cost.agreement:.1%}",
+        f"{cost.speed:.1f}",
+    )
+    return table
 
 
 def _closing(findings: Findings) -> str:

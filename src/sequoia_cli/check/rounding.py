@@ -1,0 +1,89 @@
+"""What rounding the weights and inputs of a target does to it, beside the same target unrounded."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.model import LanguageModel
+
+
+@dataclass(frozen=True)
+class RoundingCost:
+    """Over the greedy answers of the unrounded target, token by token.
+
+    `divergence` is the mean of KL(unrounded || rounded) in nats, `agreement` the share of tokens after which
+    both have the same most probable token. Speeds are of plain decoding, in tokens per second.
+    """
+
+    tokens: int
+    divergence: float
+    agreement: float
+    perplexity: float
+    unrounded_perplexity: float
+    speed: float
+    unrounded_speed: float
+
+
+def rounding_cost(
+    unrounded: LanguageModel,
+    rounded: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    most: int,
+    eos_ids: Sequence[int],
+) -> RoundingCost:
+    """Compare both on answers of up to `most` tokens to `prompts`, of which there is at least one."""
+    divergences: list[float] = []
+    same: list[bool] = []
+    losses: dict[LanguageModel, list[float]] = {unrounded: [], rounded: []}
+    seconds, written = dict.fromkeys(losses, 0.0), dict.fromkeys(losses, 0)
+    for prompt in prompts:
+        answers = {}
+        for model in losses:
+            start = time.perf_counter()
+            answers[model] = list(_answer(model, prompt, most, eos_ids))
+            seconds[model] += time.perf_counter() - start
+            written[model] += len(answers[model])
+        tokens = answers[unrounded]
+        wide, narrow = (_log_probabilities(model, prompt, tokens) for model in losses)
+        divergences += (wide.exp() * (wide - narrow)).nan_to_num_(0).sum(-1).tolist()
+        same += (wide.argmax(-1) == narrow.argmax(-1)).tolist()
+        chosen = torch.tensor(tokens)[:, None]
+        for model, found in zip(losses, (wide, narrow), strict=True):
+            losses[model] += (-found.gather(1, chosen)).flatten().tolist()
+    return RoundingCost(
+        len(same),
+        _mean(divergences),
+        _mean(same),
+        math.exp(_mean(losses[rounded])),
+        math.exp(_mean(losses[unrounded])),
+        written[rounded] / seconds[rounded],
+        written[unrounded] / seconds[unrounded],
+    )
+
+
+def _answer(model: LanguageModel, prompt: Sequence[int], most: int, eos_ids: Sequence[int]) -> Iterator[int]:
+    """The greedy answer, with the token that ends it."""
+    for step in Decoder(model).decode(prompt, most):
+        for token in step.tokens:
+            yield token
+            if token in eos_ids:
+                return
+
+
+@torch.inference_mode()
+def _log_probabilities(model: LanguageModel, prompt: Sequence[int], answer: Sequence[int]) -> Tensor:
+    """(tokens of the answer, vocabulary) before each of them, in float32, on the CPU."""
+    ids = torch.tensor([[*prompt, *answer[:-1]]], device=model.device)
+    logits = model.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 :]
+    return logits.float().cpu().log_softmax(-1)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
