@@ -25,13 +25,14 @@ WAYS = {
     "transformers": {"forward": "plain"},
     "fast": {"forward": "fast"},
     "compiled": {"forward": "compiled"},
-    "compiled, int8": {"forward": "compiled", "quantize": "int8"},
+    "compiled, int8": {"forward": "compiled", "quantize": "int8", "dtype": "auto"},
 }
 
 
 def opened(dtype: str, settings: dict[str, str]) -> Session:
     """The default target, run in one of the ways."""
-    return open_session("smollm2", [], device="cpu", dtype=dtype, trust_remote_code=False, **settings)
+    settings = {"dtype": dtype, **settings}
+    return open_session("smollm2", [], device="cpu", trust_remote_code=False, **settings)
 
 
 def seconds(target: LanguageModel, cache: TreeCache, ids: torch.Tensor, tokens: int) -> float:

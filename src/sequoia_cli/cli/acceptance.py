@@ -71,7 +71,8 @@ def acceptance_command(
     dtype: options.Dtype = "auto",
     forward: options.Forward = options.DEFAULT_FORWARD,
     quantize: options.Quantize = "none",
-    quantize_draft: options.QuantizeDraft = "none",
+    quantize_draft: options.QuantizeDraft = None,
+    threads: options.Threads = None,
     trust_remote_code: options.TrustRemoteCode = False,
     output: options.Output = None,
     force: options.Force = False,
@@ -141,6 +142,7 @@ def acceptance_command(
         forward=forward,
         quantize=quantize,
         quantize_draft=quantize_draft,
+        threads=threads,
         progress=say.shows_progress,
         announce=say.note,
     )

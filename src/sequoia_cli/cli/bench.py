@@ -84,7 +84,8 @@ def bench_command(
     dtype: options.Dtype = "auto",
     forward: options.Forward = options.DEFAULT_FORWARD,
     quantize: options.Quantize = "none",
-    quantize_draft: options.QuantizeDraft = "none",
+    quantize_draft: options.QuantizeDraft = None,
+    threads: options.Threads = None,
     trust_remote_code: options.TrustRemoteCode = False,
     output: options.Output = None,
     force: options.Force = False,
@@ -153,10 +154,9 @@ def bench_command(
     if not scaling:
         asked = read_rows(prompts, say, limit=limit, skip=first, column=column, skip_bad=skip_bad)
     sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say, verifier)
-    import torch
-
     from sequoia_cli.bench.prompts import describe_target
     from sequoia_cli.bench.work import Work
+    from sequoia_cli.engine.loading.cores import fitting_threads
     from sequoia_cli.engine.verifiers import verifier_named
 
     drafts = tuple(distinct_drafts(draft))
@@ -178,7 +178,7 @@ def bench_command(
         max_new_tokens=max_new_tokens,
         sampling=sampling,
         seed=seed,
-        threads=torch.get_num_threads(),
+        threads=threads or fitting_threads(),
         tree=plan.tree.parents,
         chain=best_chain(plan),
         gguf=gguf_file(gguf, target, names, pythons, say),
@@ -186,7 +186,7 @@ def bench_command(
         trust_remote_code=trust_remote_code,
         forward=forward,
         quantize=quantize,
-        quantize_draft=quantize_draft,
+        quantize_draft=quantize_draft if quantize_draft is not None else quantize,
         verifier=verifier,
     )
     if asked is None:

@@ -67,7 +67,8 @@ def check_command(
     dtype: options.Dtype = "auto",
     forward: options.Forward = options.DEFAULT_FORWARD,
     quantize: options.Quantize = "none",
-    quantize_draft: options.QuantizeDraft = "none",
+    quantize_draft: options.QuantizeDraft = None,
+    threads: options.Threads = None,
     trust_remote_code: options.TrustRemoteCode = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -135,6 +136,7 @@ def check_command(
             forward=way,
             quantize=weights,
             quantize_draft=quantize_draft,
+            threads=threads,
             progress=say.shows_progress,
             announce=announce.note,
         )

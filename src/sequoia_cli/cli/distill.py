@@ -84,6 +84,7 @@ def distill_command(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     forward: options.Forward = options.DEFAULT_FORWARD,
+    threads: options.Threads = None,
     trust_remote_code: options.TrustRemoteCode = False,
     force: options.Force = False,
     json: options.Json = False,
@@ -166,6 +167,7 @@ def distill_command(
         device=device,
         dtype=dtype,
         forward=forward,
+        threads=threads,
         trust_remote_code=trust_remote_code,
         force=force,
     )

@@ -49,6 +49,7 @@ class Inputs:
     device: str
     dtype: str
     forward: str
+    threads: int | None
     trust_remote_code: bool
     force: bool
 

@@ -60,6 +60,7 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         device=inputs.device,
         dtype=inputs.dtype,
         trust_remote_code=inputs.trust_remote_code,
+        threads=inputs.threads,
         progress=say.shows_progress,
         announce=say.note,
     )

@@ -65,7 +65,8 @@ def generate_command(
     dtype: options.Dtype = "auto",
     forward: options.Forward = options.DEFAULT_FORWARD,
     quantize: options.Quantize = "none",
-    quantize_draft: options.QuantizeDraft = "none",
+    quantize_draft: options.QuantizeDraft = None,
+    threads: options.Threads = None,
     trust_remote_code: options.TrustRemoteCode = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -130,6 +131,7 @@ def generate_command(
         forward=forward,
         quantize=quantize,
         quantize_draft=quantize_draft,
+        threads=threads,
         progress=say.shows_progress,
         announce=say.note,
     )

@@ -42,9 +42,15 @@ Forward = Annotated[
     typer.Option("--forward", help="compiled, fast (not compiled), or plain: as transformers runs models."),
 ]
 Quantize = Annotated[
-    str, typer.Option("--quantize", help="none, or int8: the target with weights of 8 bits.")
+    str, typer.Option("--quantize", help="none, or int8: weights and inputs of the target in 8 bits.")
 ]
-QuantizeDraft = Annotated[str, typer.Option("--quantize-draft", help="The same for the draft.")]
+QuantizeDraft = Annotated[
+    str | None, typer.Option("--quantize-draft", help="The same for the draft; else as --quantize.")
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", help="CPU threads; else as many as this process may use cores.", min=1),
+]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with a model. Off unless asked for.")
 ]

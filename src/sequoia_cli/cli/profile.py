@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sequoia_cli.core.hardware import HardwareProfile
     from sequoia_cli.core.journal import Journal
     from sequoia_cli.measure.latency import Samples
+    from sequoia_cli.measure.session import Session
 
 
 def profile_command(
@@ -24,7 +25,8 @@ def profile_command(
     dtype: options.Dtype = "auto",
     forward: options.Forward = options.DEFAULT_FORWARD,
     quantize: options.Quantize = "none",
-    quantize_draft: options.QuantizeDraft = "none",
+    quantize_draft: options.QuantizeDraft = None,
+    threads: options.Threads = None,
     context: Annotated[
         int | None,
         typer.Option("--context", help="Tokens before the tree; else 128, or 256 with --modelled."),
@@ -39,6 +41,9 @@ def profile_command(
         typer.Option(
             "--modelled", help="Compute a profile for --device a100, h100, h200, l40 or rtx4090 instead."
         ),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also tell which products were chosen, and their times.")
     ] = False,
     trust_remote_code: options.TrustRemoteCode = False,
     output: options.Output = None,
@@ -66,7 +71,8 @@ def profile_command(
         options.refuse_idle(
             context_,
             "--modelled computes the times of Llama-2-7B with a draft of 68M parameters in float16",
-            "target draft dtype forward quantize quantize_draft tokens repeats temperature trust_remote_code",
+            "target draft dtype forward quantize quantize_draft threads tokens repeats temperature "
+            "trust_remote_code verbose",
         )
         result = modelled_profile(device, CONTEXT if context is None else context)
         place = reserved(context_, output or f"profiles/{device}.yaml", force=force, allow_same=True)
@@ -103,9 +109,12 @@ def profile_command(
         forward=forward,
         quantize=quantize,
         quantize_draft=quantize_draft,
+        threads=threads,
         progress=say.shows_progress,
         announce=say.note,
     )
+    if verbose:
+        _show_products(session, say)
     (drafted,) = session.drafts
     if context > (most := largest_context(session.target, drafted)):
         raise BadInput(f"--context is {context}; these models leave room for {most} tokens before the tree")
@@ -182,6 +191,19 @@ def _check_spread(samples: Samples, say: Commentary) -> str | None:
         f"over {worst:.0%} of its median. Something else is running, or clocks change; --repeats 20 helps."
     )
     return f"{worst:.0%} for {where} tokens" if worst > UNUSABLE else None
+
+
+def _show_products(session: Session, say: Commentary) -> None:
+    """What the models multiply with."""
+    from sequoia_cli.cli.render import layouts_table
+    from sequoia_cli.engine.fast.layouts import ROWS, faster, used_timings
+    from sequoia_cli.engine.integer.blocks import kernel_of
+
+    say.note(f"threads: {session.environment['threads']}")
+    if (kernel := kernel_of(session.target.model)) is not None:
+        say.note(f"8-bit products: a kernel with {kernel.instructions}")
+    if timings := used_timings():
+        say.show(layouts_table(timings, {name: faster(seconds) for name, seconds in timings.items()}, ROWS))
 
 
 def _show(result: HardwareProfile, say: Commentary) -> None:

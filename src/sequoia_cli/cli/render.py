@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -55,6 +57,19 @@ def rates_table(rates: AcceptanceRates, ranks: int = 6) -> Table:
         table.add_row(
             "±", *(f"{error:.3f}" for error in errors[:columns]), *([""] * (1 + bool(rates.samples)))
         )
+    return table
+
+
+def layouts_table(
+    timings: Mapping[str, Mapping[str, Sequence[float]]], chosen: Mapping[str, str], rows: Sequence[int]
+) -> Table:
+    """Milliseconds of each layout of a weight for the numbers of `rows`, and the layout chosen."""
+    layouts = list(next(iter(timings.values())))
+    headings = [f"{layout}, {count}" for layout in layouts for count in rows]
+    table = plain_table("products by layout and rows, milliseconds", "weight", *headings, "chosen")
+    for name, seconds in timings.items():
+        cells = [_milliseconds(value) for layout in layouts for value in seconds[layout]]
+        table.add_row(name, *cells, chosen[name])
     return table
 
 

@@ -19,7 +19,7 @@ from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.feature_model import FeatureModel
 from sequoia_cli.engine.head import output_head
 from sequoia_cli.engine.integer.quantise import Made, quantise
-from sequoia_cli.engine.loading.cores import fit_threads
+from sequoia_cli.engine.loading.cores import use_threads
 from sequoia_cli.engine.loading.devices import cpu_name, parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
 from sequoia_cli.engine.loading.fingerprint import fingerprint
@@ -97,15 +97,17 @@ def open_session(
     trust_remote_code: bool,
     forward: str = PLAIN,
     quantize: str = AS_LOADED,
-    quantize_draft: str = AS_LOADED,
+    quantize_draft: str | None = None,
+    threads: int | None = None,
     progress: bool = False,
     announce: Callable[[str], None] = lambda line: None,
 ) -> Session:
     """Load and test a target and its drafts, of which there may be none.
 
     `forward` is one of `FORWARDS`. But for `PLAIN`, models have no weights to read any more; `COMPILED` comes
-    to `FAST` where it cannot be done or does not pay. `quantize` and `quantize_draft` say what the weights
-    are rounded to.
+    to `FAST` where it cannot be done or does not pay. `quantize` and `quantize_draft` say what products are
+    rounded to, the draft's as the target's where nothing else is said. `threads` are those of the CPU, else
+    as many as this process may use cores.
 
     `announce` is told what takes long and what was found out; `progress` lets downloads show their bars.
 
@@ -113,6 +115,7 @@ def open_session(
     """
     check_forward(forward)
     _expect("--quantize", quantize, WEIGHTS)
+    quantize_draft = quantize if quantize_draft is None else quantize_draft
     _expect("--quantize-draft", quantize_draft, WEIGHTS)
     # Both libraries tell in their own words what the loader says in ours.
     transformers.logging.set_verbosity_error()
@@ -122,7 +125,7 @@ def open_session(
     place = parse_device(device)
     width = parse_dtype(dtype, place)
     if place.type == "cpu":
-        fit_threads(announce)
+        use_threads(threads, announce)
     options: dict[str, Any] = {
         "dtype": width,
         "device": place,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sequoia_cli.engine.loading import cores
-from sequoia_cli.engine.loading.cores import fit_threads, usable_cores
+from sequoia_cli.engine.loading.cores import fitting_threads, usable_cores, use_threads
 
 
 @pytest.fixture
@@ -73,7 +73,8 @@ def test_threads_follow_the_quota_unless_the_user_set_them(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if set_by_user:
         monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    fit_threads(heard.append)
+    assert fitting_threads() == expected
+    use_threads(None, heard.append)
     assert now[-1] == expected
     if expected == threads:
         assert heard == []
@@ -81,3 +82,13 @@ def test_threads_follow_the_quota_unless_the_user_set_them(
         (line,) = heard
         assert f"may use {float(quota) / 1e5:g} of the machine's 64 cores" in line
         assert f"{expected} threads instead of 8" in line
+
+
+def test_a_number_of_threads_that_is_asked_for_is_taken_without_a_word(machine, monkeypatch):
+    machine("0::/\n", {"cpu.max": "100000 100000"})
+    now, heard = [2], []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now[-1])
+    monkeypatch.setattr(torch, "set_num_threads", now.append)
+    use_threads(7, heard.append)
+    assert now[-1] == 7
+    assert heard == []

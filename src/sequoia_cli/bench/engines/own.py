@@ -20,7 +20,6 @@ class OwnEngine:
     packages = ("torch", "transformers")
 
     def __init__(self, work: Work, tree: TokenTree) -> None:
-        torch.set_num_threads(work.threads)
         session = open_session(
             work.target,
             work.drafts if tree.size > 1 else (),
@@ -30,6 +29,7 @@ class OwnEngine:
             forward=work.forward,
             quantize=work.quantize,
             quantize_draft=work.quantize_draft,
+            threads=work.threads,
         )
         self._work = work
         rule = verifier_named(work.verifier)

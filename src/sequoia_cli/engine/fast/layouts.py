@@ -41,6 +41,8 @@ Seconds = dict[str, list[float]]
 
 #: What this process knows by the name of a shape: one that was not kept must not be measured twice.
 _known: dict[str, dict[str, Seconds]] = {}
+#: The shapes that this process has asked for.
+_used: set[str] = set()
 
 
 def laid_out(weight: Tensor) -> Tensor:
@@ -54,15 +56,25 @@ def laid_out(weight: Tensor) -> Tensor:
 
 def layout_of(weight: Tensor, packed: Tensor) -> str:
     """The faster of `LAYOUTS` for the shape of a weight, by what was measured or is measured now."""
-    seconds = timings().get(name := _name(weight))
+    seconds = _timings().get(name := _name(weight))
     if seconds is None:
         seconds = _measured(weight, packed)
         _keep(name, seconds)
-    # Plain and speculative steps count alike, whatever their share.
+    _used.add(name)
+    return faster(seconds)
+
+
+def faster(seconds: Seconds) -> str:
+    """The layout with the shorter time; plain and speculative steps count alike."""
     return min(LAYOUTS, key=lambda layout: sum(seconds[layout]))
 
 
-def timings() -> dict[str, Seconds]:
+def used_timings() -> dict[str, Seconds]:
+    """Of the shapes that this process has laid out."""
+    return {name: seconds for name, seconds in _timings().items() if name in _used}
+
+
+def _timings() -> dict[str, Seconds]:
     """What is known of this processor with these libraries and threads, by shape."""
     place = _place()
     if (found := _known.get(str(place))) is None:
@@ -114,7 +126,7 @@ def _measured(weight: Tensor, packed: Tensor) -> Seconds:
 
 
 def _keep(name: str, seconds: Seconds) -> None:
-    timings()[name] = seconds
+    _timings()[name] = seconds
     place = _place()
     with suppress(OSError, SequoiaError):  # a convenience: without it the next run measures again
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -62,6 +62,11 @@ def integer_layers(model: nn.Module) -> Iterator[IntegerLinear]:
             yield module.siblings.product
 
 
+def kernel_of(model: nn.Module) -> Kernel | None:
+    """The kernel that the rounded layers of a model run in; None where there is none."""
+    return next((linear.kernel for linear in integer_layers(model) if linear.kernel is not None), None)
+
+
 @torch.inference_mode()
 def require_right_products(kernel: Kernel, linears: list[IntegerLinear]) -> None:
     """Compare one layer of each shape with its slow twin. Raises `Unusable` where they differ."""

@@ -25,13 +25,14 @@ namespace {
 constexpr int GROUP = 64, BLOCK = 16, QUAD = 4;
 constexpr int LARGEST = 127;
 
-// ---------------------------------------------------------------- instruction sets
+// ---------------------------------------------------------------- sets of instructions
 // Each has OUTPUTS per vector, the number of ROWS that fit into its registers, the type Input in which it wants inputs,
 // Weights (QUAD values of OUTPUTS rows), and Sums of a group, which begin at BIAS times the sum of the inputs.
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
 
 struct Set {
+    static constexpr const char* NAME = "AVX-512 VNNI";
     static constexpr int OUTPUTS = 16, ROWS = 8, BIAS = -128;
     using Input = int8_t;
     using Weights = __m512i;
@@ -57,6 +58,7 @@ struct Set {
 #elif defined(__AVX2__) && defined(__FMA__)
 
 struct Set {
+    static constexpr const char* NAME = "AVX2";
     static constexpr int OUTPUTS = 8, ROWS = 4, BIAS = 0;
     using Input = int16_t;  // no product of 16 bits overflows 32, while pairs of products of 8 bits overflow 16
     struct Weights { __m256i first, second; };
@@ -86,6 +88,7 @@ struct Set {
 #elif defined(__ARM_FEATURE_DOTPROD)
 
 struct Set {
+    static constexpr const char* NAME = "NEON with dot products";
     static constexpr int OUTPUTS = 4, ROWS = 8, BIAS = 0;
     using Input = int8_t;
     using Weights = int8x16_t;
@@ -108,6 +111,7 @@ struct Set {
 #else
 
 struct Set {
+    static constexpr const char* NAME = "no vector instructions of its own";
     static constexpr int OUTPUTS = 4, ROWS = 4, BIAS = 0;
     using Input = int8_t;
     struct Weights { int8_t values[OUTPUTS * QUAD]; };
@@ -421,6 +425,8 @@ void sequoia_layout(int32_t* group, int32_t* block, int32_t* quad) {
     *block = BLOCK;
     *quad = QUAD;
 }
+
+const char* sequoia_instructions() { return Set::NAME; }
 
 // (rows, width) of inputs to (rows, outputs).
 void sequoia_product(const Matrix* matrix, int32_t rows, const float* inputs, float* results) {

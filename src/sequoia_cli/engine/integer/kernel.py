@@ -124,6 +124,9 @@ class Kernel:
         self.library.sequoia_seen.argtypes = [pointer, number, number, number, pointer, pointer]
         for name in ("layout", "product", "layer", "seen"):
             getattr(self.library, f"sequoia_{name}").restype = None
+        self.library.sequoia_instructions.restype = ctypes.c_char_p
+        #: What its products are made of.
+        self.instructions: str = self.library.sequoia_instructions().decode()
         layout = [ctypes.c_int32() for _ in range(3)]
         self.library.sequoia_layout(*map(ctypes.byref, layout))
         if [part.value for part in layout] != [GROUP, BLOCK, QUAD]:

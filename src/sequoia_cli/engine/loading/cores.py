@@ -12,20 +12,25 @@ _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
-def fit_threads(announce: Callable[[str], None] = lambda line: None) -> None:
-    """Let torch use no more threads than there are cores for this process, and tell of a change.
+def use_threads(threads: int | None, announce: Callable[[str], None] = lambda line: None) -> None:
+    """Let torch use so many threads; None for `fitting_threads`, of which a change is told."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or fitting_threads())
+    if threads is None and torch.get_num_threads() != before:
+        announce(
+            f"this process may use {usable_cores():g} of the machine's {os.cpu_count()} cores: "
+            f"{torch.get_num_threads()} threads instead of {before}"
+        )
+
+
+def fitting_threads() -> int:
+    """Torch's number of threads, or that of the cores for this process where these are fewer.
 
     With more, the system stops all threads for most of the time. A number that the user has set stays.
     """
-    threads, cores = torch.get_num_threads(), usable_cores()
-    fitting = max(1, int(cores))
-    if threads <= fitting or "OMP_NUM_THREADS" in os.environ:
-        return
-    torch.set_num_threads(fitting)
-    announce(
-        f"this process may use {cores:g} of the machine's {os.cpu_count()} cores: {fitting} threads instead "
-        f"of {threads}"
-    )
+    if "OMP_NUM_THREADS" in os.environ:
+        return torch.get_num_threads()
+    return min(torch.get_num_threads(), max(1, int(usable_cores())))
 
 
 def usable_cores() -> float:
