@@ -166,7 +166,7 @@ class Group:
     @property
     def size(self) -> int:
         """How many cells have mass; of one alone nothing can be tested."""
-        return int((self.prior > 1e-8).sum()) if self.tokens else 0
+        return int((self.prior > 1e-8).sum())
 
     @property
     def wealth(self) -> Array:
