@@ -167,7 +167,7 @@ def test_holm_multiplies_the_smallest_by_all_and_never_falls():
 def test_a_program_fails_where_a_right_one_would_once_in_10_000_runs(count):
     """A right program ever has a wealth of w with a chance of at most 1 / w.
 
-    So one of `count` tests may fail only where it has won `count` times 10,000; a control is caught there too.
+    So one of `count` tests may fail only where it has won `count` times 10,000, as may a control.
     """
     least = 10_000 * count
 

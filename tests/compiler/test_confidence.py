@@ -71,6 +71,12 @@ def test_the_interval_of_speedup_is_that_of_tokens_at_the_same_cost():
     assert 1 <= low < choice.chosen.tokens_per_step < high <= choice.chosen.tree.depth
 
 
+def test_no_interval_leaves_what_a_step_can_bring():
+    one, other = (PromptCounts(n, (400,), ((hits, 10.0),)) for n, hits in enumerate((30.0, 380.0)))
+    choice, confidence = compiled(AcceptanceRates.from_samples([one, other], {}))
+    assert confidence.tokens_per_step == (1.0, choice.chosen.tree.depth)
+
+
 def test_leads_over_simple_shapes_are_told_with_their_noise():
     choice, many = compiled(counted(np.random.default_rng(4), 200, 100))
     leads = {lead.shape.split()[-1]: lead for lead in many.leads}
@@ -78,7 +84,11 @@ def test_leads_over_simple_shapes_are_told_with_their_noise():
     for lead in many.leads:
         (other,) = (each for each in choice.runners_up if each.shape == lead.shape)
         assert lead.share == pytest.approx(other.seconds_per_token / choice.chosen.seconds_per_token - 1)
-        assert lead.interval[0] < lead.share < lead.interval[1]
+        low, high = lead.interval
+        assert low < lead.share < high
+        # In logarithms it lies evenly about the lead, which is lower by the optimism.
+        middle = (1 + lead.share) / (1 + many.optimism)
+        assert (1 + low) * (1 + high) == pytest.approx(middle**2)
     assert not leads["chain"].within_noise
 
 
@@ -96,12 +106,18 @@ def test_a_lead_over_several_chains_that_is_within_the_noise_is_told_as_that():
     assert leads["chains"].within_noise
     assert 0 < leads["chains"].share < 0.02
     assert not leads["chain"].within_noise
+    # Both trees are looked at by the same draws, which leaves the noise of what they differ in.
+    (low, high), (least, most) = leads["chains"].interval, confidence.tokens_per_step
+    assert high - low < 0.5 * (most - least) / choice.chosen.tokens_per_step
 
 
 def test_leads_are_told_without_intervals_where_there_are_no_counts():
-    _, confidence = compiled(AcceptanceRates((TRUTH,)))
+    choice, confidence = compiled(AcceptanceRates((TRUTH,)))
     assert confidence.tokens_per_step is confidence.speedup is confidence.optimism is None
-    assert confidence.leads
+    slower = {each.shape: each.seconds_per_token for each in choice.runners_up}
+    assert len(confidence.leads) == 2
+    for lead in confidence.leads:
+        assert lead.share == pytest.approx(slower[lead.shape] / choice.chosen.seconds_per_token - 1)
     assert not any(lead.interval or lead.within_noise for lead in confidence.leads)
 
 
