@@ -1,5 +1,7 @@
 """How far a prediction can be trusted: intervals that cover, optimism that is there, leads that are noise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from sequoia_cli.compiler.fixed import weigh
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.rates import AcceptanceRates, PromptCounts
-from sequoia_cli.core.tree import chain
+from sequoia_cli.core.tree import TokenTree, chain
 
 TRUTH = (0.5, 0.15, 0.08, 0.05, 0.03, 0.02, 0.02, 0.01)
 TIMED = profile(target_slope=0.01, draft=0.02)
@@ -136,9 +138,45 @@ def test_a_fixed_shape_has_an_interval_and_no_optimism():
     assert confidence.tokens_per_step[0] < choice.chosen.tokens_per_step < confidence.tokens_per_step[1]
 
 
+def test_a_rank_that_was_not_measured_brings_nothing():
+    estimate = Estimate.of(counted(np.random.default_rng(7), 10, 20))
+    ranks = len(TRUTH)
+    all_ranks, more = (
+        assess(weigh(TIMED, estimate.rows, TokenTree((-1, *[0] * children)), "k-ary"), estimate)
+        for children in (ranks, ranks + 2)
+    )
+    assert more.tokens_per_step == pytest.approx(all_ranks.tokens_per_step)
+
+
 def test_a_forced_size_is_compared_with_trees_of_its_size_alone():
     estimate = Estimate.of(counted(np.random.default_rng(8), 10, 20))
     timed = profile(0.01, 0.02, verify_seconds=linear(0, 0.002, (1, 64)))
     choice = choose(timed, estimate.rows, Limits(20), size=20)
     confidence = assess(choice, estimate, Rechoose(timed, Limits(20), 20))
     assert 0 <= confidence.optimism < 0.2
+    equal = tuple(each for each in choice.runners_up if each.tree.size == 20)
+    assert len(equal) < len(choice.runners_up)
+    without = assess(replace(choice, runners_up=equal), estimate, Rechoose(timed, Limits(20), 20))
+    assert confidence.optimism == without.optimism
+
+
+def test_a_tree_that_is_the_only_one_the_profile_covers_is_not_optimistic():
+    """The best trees of 20 nodes expand more than two nodes of a level, where the draft's times end."""
+    timed = HardwareProfile(((1, 1.0), (20, 1.1)), ((1, 0.02), (2, 0.02)))
+    estimate = Estimate.of(counted(np.random.default_rng(9), 10, 20))
+    choice = choose(timed, estimate.rows, Limits(20), size=20)
+    assert assess(replace(choice, runners_up=()), estimate, Rechoose(timed, Limits(20), 20)).optimism == 0
+
+
+def test_optimism_is_by_how_much_what_each_draw_chooses_looks_better_than_it_is():
+    """Three nodes: 1 + a + b tokens in 1.2 seconds side by side, 1 + a + a * a in 1.4 as a chain.
+
+    The rates (0.5, 0.3) and the first draw choose the pair, the second the chain, though it is the worse one.
+    """
+    draws = np.array([[[0.5, 0.1]], [[0.6, 0.05]]])
+    timed, rows = profile(draft=0.2), ((0.5, 0.3),)
+    choice = choose(timed, rows, Limits(3), size=3)
+    assert choice.chosen.tree.depth == 2
+    by_draw, by_rates = 1.96 / 1.65, 1.75 / 1.8  # the chain's tokens by those of the pair
+    confidence = assess(choice, Estimate(rows, draws), Rechoose(timed, Limits(3), 3))
+    assert confidence.optimism == pytest.approx(np.sqrt(by_draw / by_rates) - 1)
