@@ -138,6 +138,24 @@ def test_a_fixed_shape_has_an_interval_and_no_optimism():
     assert confidence.tokens_per_step[0] < choice.chosen.tokens_per_step < confidence.tokens_per_step[1]
 
 
+@pytest.mark.parametrize(
+    ("prompts", "deviations"),
+    [
+        (0, 1.959964),
+        (3, 4.302653 * np.sqrt(4 / 2)),
+        (12, 2.200985 * np.sqrt(13 / 11)),
+    ],
+    ids=str,
+)
+def test_an_interval_is_students_for_prompts_and_normal_for_trials(prompts, deviations):
+    """Tables of the quantiles at 97.5%; draws by weights spread less than means over prompts do."""
+    logs = np.log(1.5) + np.array([-0.01, 0.01])
+    estimate = Estimate(((0.5,),), (np.exp(logs) - 1).reshape(2, 1, 1), prompts)
+    low, high = assess(weigh(TIMED, estimate.rows, chain(2), "chain:1"), estimate).tokens_per_step
+    spread = deviations * 0.01 * np.sqrt(2)
+    assert (low, high) == pytest.approx((1.5 * np.exp(-spread), 1.5 * np.exp(spread)))
+
+
 def test_a_rank_that_was_not_measured_brings_nothing():
     estimate = Estimate.of(counted(np.random.default_rng(7), 10, 20))
     ranks = len(TRUTH)
@@ -180,3 +198,6 @@ def test_optimism_is_by_how_much_what_each_draw_chooses_looks_better_than_it_is(
     by_draw, by_rates = 1.96 / 1.65, 1.75 / 1.8  # the chain's tokens by those of the pair
     confidence = assess(choice, Estimate(rows, draws), Rechoose(timed, Limits(3), 3))
     assert confidence.optimism == pytest.approx(np.sqrt(by_draw / by_rates) - 1)
+    # The interval lies about what is left without it.
+    low, high = confidence.tokens_per_step
+    assert low * high == pytest.approx((1.8 / (1 + confidence.optimism)) ** 2)
