@@ -142,6 +142,15 @@ def test_rows_that_repeat_change_nothing():
     assert np.array_equal(once.values, thrice.values)
 
 
+@pytest.mark.parametrize("first", [[0.5, 0.1, 0.1, 0.1], [0.1] * 5])
+@pytest.mark.parametrize("row", [[0.3, 0.05, 0.4, 0.02], [0.3, 0.2]])
+def test_rows_that_repeat_at_the_end_are_kept_once(first, row):
+    twice, often = (tables.rate_matrix([first, *[row] * count], 8, 4) for count in (1, 3))
+    assert len(often) == 2
+    assert np.array_equal(often, twice, equal_nan=True)
+    assert often[1, : len(row)].tolist() == row and np.isnan(often[1, len(row) :]).all()
+
+
 def test_tables_beyond_the_memory_that_is_free_are_refused_by_bytes(monkeypatch):
     rows = [[0.1, 0.2], [0.2, 0.3]] * 32
     needed = tables.table_bytes(tables.rate_matrix(rows, 64, 2), 100, 64)

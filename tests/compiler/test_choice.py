@@ -131,7 +131,7 @@ def test_simple_shapes_are_the_fastest_of_their_kind_within_the_limits(timed, br
     shown = (choice.chosen, *choice.runners_up)
     assert {each.shape.lstrip("0123456789 ") for each in shown} <= {"tree", "no speculation", *wanted}
     for kind, each in wanted.items():
-        # Two kinds may have one tree, which then stands there once, and best trees of other sizes may be chains.
+        # Two kinds may have one tree, which stands there once; best trees of other sizes may be chains too.
         assert each.tree in [other.tree for other in shown]
         same = [other.seconds_per_token for other in shown if other.shape.endswith(kind)]
         assert not same or min(same) == pytest.approx(each.seconds_per_token)
