@@ -159,13 +159,21 @@ def test_tables_beyond_the_memory_that_is_free_are_refused_by_bytes(monkeypatch)
         BestTrees(rows, 100, 64, 2)
     monkeypatch.setattr(tables, "free_memory", lambda: needed)
     filled = tables.fill(tables.rate_matrix(rows, 64, 2), 100, 64)
-    assert (
-        sum(array.nbytes for layer in filled for array in (layer.values, layer.counts, layer.last)) <= needed
-    )
+    taken = sum(array.nbytes for layer in filled for array in (layer.values, layer.counts, layer.last))
+    assert 0.98 * needed < taken <= needed  # the first layer has no children to note
 
 
 def test_the_system_tells_how_much_memory_is_free():
     assert 1 << 20 < tables.free_memory() < 1 << 50
+
+
+def test_free_memory_is_what_the_system_calls_available_or_all_where_it_does_not_say(monkeypatch):
+    meminfo = "MemTotal: 64 kB\nMemFree: 8 kB\nMemAvailable: 16 kB\n"
+    monkeypatch.setattr(tables.Path, "read_text", lambda path: meminfo)
+    assert tables.free_memory() == 16 * 1024
+    monkeypatch.setattr(tables.Path, "read_text", lambda path: "")
+    monkeypatch.setattr(tables.os, "sysconf", {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert tables.free_memory() == 4096 * 1000
 
 
 @pytest.mark.parametrize("limits", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (5000, 1, 1)])
