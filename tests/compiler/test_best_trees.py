@@ -152,7 +152,7 @@ def test_rows_that_repeat_at_the_end_are_kept_once(first, row):
 
 
 def test_tables_beyond_the_memory_that_is_free_are_refused_by_bytes(monkeypatch):
-    rows = [[0.1, 0.2], [0.2, 0.3]] * 32
+    rows = [[0.1, 0.9], [0.2, 0.8]] * 32  # by which every further layer brings something
     needed = tables.table_bytes(tables.rate_matrix(rows, 64, 2), 100, 64)
     monkeypatch.setattr(tables, "free_memory", lambda: needed - 1)
     with pytest.raises(BadInput, match=r"100 nodes, 64 layers and 2 children of a node take 0\.0 GB"):
