@@ -151,16 +151,26 @@ def test_rows_that_repeat_at_the_end_are_kept_once(first, row):
     assert often[1, : len(row)].tolist() == row and np.isnan(often[1, len(row) :]).all()
 
 
+def taken_by(layers):
+    return sum(array.nbytes for layer in layers for array in (layer.values, layer.counts, layer.last))
+
+
 def test_tables_beyond_the_memory_that_is_free_are_refused_by_bytes(monkeypatch):
-    rows = [[0.1, 0.9], [0.2, 0.8]] * 32  # by which every further layer brings something
+    rows = [[0.1, 0.2], [0.2, 0.3]] * 32
     needed = tables.table_bytes(tables.rate_matrix(rows, 64, 2), 100, 64)
     monkeypatch.setattr(tables, "free_memory", lambda: needed - 1)
     with pytest.raises(BadInput, match=r"100 nodes, 64 layers and 2 children of a node take 0\.0 GB"):
         BestTrees(rows, 100, 64, 2)
     monkeypatch.setattr(tables, "free_memory", lambda: needed)
     filled = tables.fill(tables.rate_matrix(rows, 64, 2), 100, 64)
-    taken = sum(array.nbytes for layer in filled for array in (layer.values, layer.counts, layer.last))
-    assert 0.98 * needed < taken <= needed  # the first layer has no children to note
+    assert taken_by(filled) <= needed
+
+
+def test_tables_take_what_is_said_where_no_layer_ends_them_early():
+    rates = tables.rate_matrix([[0.1, 0.9], [0.2, 0.8]], 8, 2)
+    filled = tables.fill(rates, 40, 8)
+    without = filled[0].values.size * 2 * 2  # the first layer has no children to note
+    assert taken_by(filled) == tables.table_bytes(rates, 40, 8) - without
 
 
 def test_the_system_tells_how_much_memory_is_free():
