@@ -90,6 +90,13 @@ def test_times_that_no_machine_has_are_refused_by_key(seconds):
         usable(HardwareProfile(((1, 1.0), (8, 1.0)), ((1, 1.0), (2, seconds))), "here.yaml")
 
 
+def test_the_shortest_and_longest_times_are_possible_and_a_time_for_1_is_needed():
+    timed = HardwareProfile(((1, 1e-12), (8, 1e9)), ((1, 0.1),))
+    assert usable(timed)[0] == timed
+    with pytest.raises(BadInput, match=r"here\.yaml: 'target_seconds' begin at 2; a time for 1 is needed"):
+        usable(HardwareProfile(((2, 1.0), (8, 1.0)), ((1, 0.1),)), "here.yaml")
+
+
 def test_no_level_of_a_tree_is_wider_than_the_widest():
     for size in range(1, 9):
         widths = [len(level) for tree in all_trees(size) for level in tree.expanded]
