@@ -104,8 +104,9 @@ def test_no_level_of_a_tree_is_wider_than_the_widest():
 
 
 def test_the_table_knows_what_a_further_node_adds_and_where_that_changes():
-    timed = HardwareProfile(((1, 1.0), (9, 1.0)), ((1, 0.1), (3, 0.1), (5, 0.5), (7, 0.9)))
-    table = CostTable.of(timed, 9)
-    assert table.widest == 7
-    assert table.extra == pytest.approx([0, 0.1, 0, 0, 0.2, 0.2, 0.2, 0.2])
-    assert table.bends.tolist() == [3]
+    for unit in (1.0, 1e-6):
+        draft = ((1, 0.1 * unit), (3, 0.1 * unit), (5, 0.5 * unit), (7, 0.9 * unit))
+        table = CostTable.of(HardwareProfile(((1, unit), (9, unit)), draft), 9)
+        assert table.widest == 7
+        assert table.extra == pytest.approx(unit * np.array([0, 0.1, 0, 0, 0.2, 0.2, 0.2, 0.2]))
+        assert table.bends.tolist() == [3]
