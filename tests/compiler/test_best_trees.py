@@ -134,6 +134,8 @@ def test_sizes_out_of_reach_have_no_tree():
     assert largest_tree([[0.5, 0.2]], 3, 32) == 7
     assert largest_tree([[0.5, 0.2, 0.1], [0.5]], 4, 2) == 1 + 2 + 2 + 2
     assert largest_tree([[0.5]], 1, 4) == 1
+    assert largest_tree([[0.1] * 32], 3, 32) == 1 + 32 + 32**2
+    assert largest_tree([[0.1] * 32], 32, 32) == tables.MAX_SIZE
 
 
 def test_rows_that_repeat_change_nothing():
@@ -190,3 +192,8 @@ def test_free_memory_is_what_the_system_calls_available_or_all_where_it_does_not
 def test_limits_without_any_tree_are_refused(limits):
     with pytest.raises(ValueError, match="no trees of up to"):
         BestTrees([[0.5]], *limits)
+
+
+def test_the_least_and_the_most_nodes_have_a_tree():
+    assert BestTrees([[0.5]], 1, 1, 1).tree(1, 1).size == 1
+    assert BestTrees([[0.5]], tables.MAX_SIZE, 2, 1).value(2, 2) == 1.5
