@@ -283,6 +283,21 @@ def test_each_verifier_draws_as_its_proof_needs_it():
     assert the_most_probable([0.1, 0.5, 0.4], 2) == [((1, 2), 1.0)]
 
 
+def test_what_a_verifier_takes_is_what_its_rule_is_proved_for():
+    for verifier in VERIFIERS.values():
+        verifier.check_drafts(1)
+        if verifier.several:
+            verifier.check_drafts(2)
+        else:
+            with pytest.raises(
+                BadInput, match=f"--verifier {verifier.name} takes one draft, and 2 are given"
+            ):
+                verifier.check_drafts(2)
+    assert [name for name, each in VERIFIERS.items() if each.several] == ["sequoia", "specinfer"]
+    assert [name for name, each in VERIFIERS.items() if each.at_once] == ["sequoia"]
+    assert [name for name, each in VERIFIERS.items() if not each.positional] == ["traversal"]
+
+
 def test_an_unknown_verifier_is_refused_by_name():
     assert verifier_named("spectr") is SPECTR
     with pytest.raises(BadInput, match="--verifier is 'best'; expected one of sequoia, specinfer, spectr"):
