@@ -161,6 +161,7 @@ def test_a_forced_size_that_is_slower_than_plain_decoding_is_warned_of():
     assert choice.chosen.tree.size == 8
     assert choice.speedup(choice.chosen) < 1
     assert "slower than plain decoding" in choice.warnings[0]
+    assert choose(profile(target_slope=0.9, draft=0.3), RATES, Limits(8), size=1).warnings == ()
 
 
 def test_a_forced_size_without_times_is_refused():
