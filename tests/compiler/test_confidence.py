@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hand_written import linear, profile
+from sequoia_cli.compiler.choice import Confidence, Lead
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.confidence import Rechoose, assess
 from sequoia_cli.compiler.estimate import Estimate
@@ -201,3 +202,17 @@ def test_optimism_is_by_how_much_what_each_draw_chooses_looks_better_than_it_is(
     # The interval lies about what is left without it.
     low, high = confidence.tokens_per_step
     assert low * high == pytest.approx((1.8 / (1 + confidence.optimism)) ** 2)
+
+
+def test_figures_have_three_digits_and_none_without_counts():
+    assert Confidence((1.23456, 2.34567), (0.98765, 1.99999), 0.0123).figures() == {
+        "tokens_per_step_interval": (1.23, 2.35),
+        "speedup_interval": (0.988, 2.0),
+        "optimism": 0.012,
+    }
+    assert set(Confidence().figures().values()) == {None}
+
+
+def test_a_lead_that_may_be_none_is_within_the_noise():
+    assert Lead("chain", 0.1, (0.0, 0.2)).within_noise
+    assert not Lead("chain", 0.1, (0.01, 0.2)).within_noise

@@ -99,6 +99,7 @@ def test_the_padded_layout_of_published_vectors_is_recognised_by_hand_only(rates
         assert ("and the all-rejected rate at the end" in error.value.message) == ends
     counts = {"trials": 100, "accepted": [100 * rate for rate in rates]}
     assert read({"p": rates} | counts).p == (tuple(rates),)  # counts vouch for the layout
+    assert read([0.0, 0.0, 0.5]).p == ((0.0, 0.0, 0.5),)  # which no published vector begins with
 
 
 @pytest.mark.parametrize(
