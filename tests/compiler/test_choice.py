@@ -129,6 +129,7 @@ def test_simple_shapes_are_the_fastest_of_their_kind_within_the_limits(timed, br
         )
         wanted["binary tree"] = fastest(*(shapes.k_ary(2, size) for size in range(3, 2**4)))
     shown = (choice.chosen, *choice.runners_up)
+    assert len({each.tree for each in shown}) == len(shown)
     assert {each.shape.lstrip("0123456789 ") for each in shown} <= {"tree", "no speculation", *wanted}
     for kind, each in wanted.items():
         # Two kinds may have one tree, which stands there once; best trees of other sizes may be chains too.
