@@ -70,6 +70,8 @@ def test_the_interval_of_speedup_is_that_of_tokens_at_the_same_cost():
     choice, confidence = compiled(counted(np.random.default_rng(3), 10, 100))
     ratio = choice.speedup(choice.chosen) / choice.chosen.tokens_per_step
     assert confidence.speedup == pytest.approx(tuple(ratio * end for end in confidence.tokens_per_step))
+    planned = choice.plan({}, {}, confidence).predicted
+    assert planned.speedup_interval == pytest.approx(confidence.speedup, rel=0.01)
     low, high = confidence.tokens_per_step
     assert 1 <= low < choice.chosen.tokens_per_step < high <= choice.chosen.tree.depth
 
