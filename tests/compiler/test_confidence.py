@@ -201,6 +201,11 @@ def test_optimism_is_by_how_much_what_each_draw_chooses_looks_better_than_it_is(
     by_draw, by_rates = 1.96 / 1.65, 1.75 / 1.8  # the chain's tokens by those of the pair
     confidence = assess(choice, Estimate(rows, draws), Rechoose(timed, Limits(3), 3))
     assert confidence.optimism == pytest.approx(np.sqrt(by_draw / by_rates) - 1)
+    # And the other way round: the rates choose the chain, the only draw the pair.
+    draws_of_pair = np.array([[[0.5, 0.1]]] * 2)
+    choice_of_chain = choose(timed, ((0.7, 0.05),), Limits(3), size=3)
+    other = assess(choice_of_chain, Estimate(((0.7, 0.05),), draws_of_pair), Rechoose(timed, Limits(3), 3))
+    assert other.optimism == pytest.approx((1.6 / 1.75) / (1.75 / 2.19) - 1)
     # The interval lies about what is left without it.
     low, high = confidence.tokens_per_step
     assert low * high == pytest.approx((1.8 / (1 + confidence.optimism)) ** 2)
