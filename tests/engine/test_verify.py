@@ -160,6 +160,7 @@ def test_greedy_verification_follows_the_targets_choices():
     tokens = [9, 4, 5, 6, 7, 8]
     assert verify_greedy(tree, tokens, [4, 7, 0, 0, 3, 0]).path == (0, 1, 4)
     assert verify_greedy(tree, tokens, [4, 7, 0, 0, 3, 0]).next_token == 3
+    assert verify_greedy(tree, tokens, [4, 7, 0, 0, 3, 0]).fallbacks == 0
     assert verify_greedy(tree, tokens, [5, 7, 8, 0, 3, 2]).path == (0, 2, 5)
     assert verify_greedy(tree, tokens, [1, 7, 8, 0, 3, 2]).path == (0,)
     assert (
