@@ -85,6 +85,14 @@ def test_speeds_are_medians_over_prompts_of_medians_over_rounds_and_texts_are_co
     assert (third.tokens_per_second, third.ratio, third.differing) == (None, None, None)
 
 
+def test_a_text_that_came_at_once_has_no_speed_and_the_others_of_its_prompt_count():
+    at_once = Sample("a", 1, 0, (1,), ((3.0, 1),))
+    (found,) = summaries([Outcome("a", [at(20), at_once])], "a", "a")
+    assert found.tokens_per_second == pytest.approx(20)
+    assert found.first_token_seconds == pytest.approx(2)
+    assert found.ratio.value == pytest.approx(1)
+
+
 def test_texts_without_a_reference_are_not_called_equal():
     (found,) = summaries([Outcome("x", [at(20, engine="x")])], "x", "plain")
     assert found.differing is None

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from sequoia_cli.check.betting import (
     holm,
     mixed,
 )
+from sequoia_cli.check.findings import Findings
+from sequoia_cli.core.sampling import Sampling
 
 PROBS = np.array([0.4, 0.25, 0.15, 0.1, 0.07, 0.03])
 
@@ -33,6 +36,17 @@ def test_rare_tokens_share_a_cell_that_outcomes_do_not_decide_on_and_no_count_is
     assert sum(cell.expected for cell in group.cells) == pytest.approx(5)
 
 
+def test_cells_stand_by_falling_probability_and_those_of_nothing_are_not_shown():
+    probs = torch.tensor([0.25, 0.5, 0.25, 0.0])
+    group = Group.of(probs, 40)  # a quarter of 40 is just often enough
+    group.add(2, probs)
+    assert [(cell.token, cell.seen, cell.expected) for cell in group.cells] == [
+        (1, 0, 0.5),
+        (0, 0, 0.25),
+        (2, 1, 0.25),
+    ]
+
+
 def test_tokens_that_share_their_mass_have_no_cell_of_their_own():
     probs = torch.tensor([0.5, 0.25, 0.25])
     assert Group.of(probs, 100, torch.tensor([False, True, True])).tokens == [0]
@@ -44,7 +58,30 @@ def test_what_cannot_be_tested_has_a_p_value_of_1():
     assert event_test("t", Events()).p_value == 1
     certain = Events()
     certain.add(True, 1.0)
+    certain.add(True, 0.0)  # which is counted as impossible elsewhere
     assert event_test("t", certain).p_value == 1
+
+
+def test_a_run_of_events_has_their_number_and_mean_chance_and_wins_what_its_bets_win():
+    events = Events()
+    for came, chance in ((True, 0.5), (False, 0.2), (True, 0.2)):
+        events.add(came, chance)
+    found = event_test("t", events)
+    assert (found.count, found.chance) == (3, pytest.approx(0.3))
+    # A bet on odds of r takes the chance p for p r / (p r + 1 - p), and wins by what that makes more likely.
+    odds = np.exp(LOG_ODDS)
+    won = odds / (0.5 * odds + 0.5) / (0.2 * odds + 0.8) * odds / (0.2 * odds + 0.8)
+    assert math.exp(found.log_wealth) == pytest.approx(won.mean())
+
+
+def test_groups_of_two_cells_are_tested_and_those_without_counts_are_no_part():
+    probs = torch.tensor([0.5, 0.5])
+    groups = {given: Group.of(probs, 100) for given in (None, 1)}
+    for _ in range(100):
+        groups[None].add(0, probs)
+    found = cells_test("t", None, groups)
+    assert found.p_value < 1e-20
+    assert (found.count, found.groups, set(found.cells)) == (100, [(100, 2)], {None})
 
 
 def test_the_wealth_is_1_on_average_over_all_outcomes():
@@ -87,15 +124,15 @@ def test_p_values_are_below_a_level_at_most_as_often_as_it_says():
     assert np.sum(p <= 0.05) > 0  # so the test can fail
 
 
-@pytest.mark.parametrize("groups", [[(400, 6)], [(1000, 6), (200, 6)]])
+@pytest.mark.parametrize("groups", [[(400, 6)], [(1000, 6), (200, 6)], [(400, 2)]])
 def test_a_deviation_of_cells_that_is_said_to_be_seen_is_seen(groups):
     level = 1e-4 / 15
     seen = BetTest("t", None, sum(n for n, _ in groups), 0.0, groups).detectable(level)
     random, wealth = np.random.default_rng(1), 0.0
-    for number, _ in groups:
+    for number, cells in groups:
         # The hardest: half of the mass a little up, half a little down, each cell in proportion.
-        reference = np.full(6, 1 / 6)
-        moved = reference * (1 + 2 * seen * np.array([1, -1, 1, -1, 1, -1]))
+        reference = np.full(cells, 1 / cells)
+        moved = reference * (1 + 2 * seen * (-1) ** np.arange(cells))
         counts = random.multinomial(number, moved, size=4000)
         wealth = wealth + cells_wealth(counts, reference, counts @ np.log(reference))
     found = np.mean(mixed(wealth) >= -math.log(level))
@@ -109,13 +146,14 @@ def test_a_deviation_of_an_event_that_is_said_to_be_seen_is_seen(chance):
     came = np.random.default_rng(2).binomial(count, chance + seen, size=4000).astype(float)
     wealth = LOG_ODDS * came[:, None] - count * np.log1p(chance * np.expm1(LOG_ODDS))
     found = np.mean(mixed(wealth) >= -math.log(level))
-    assert found > POWER - 0.05
+    assert POWER - 0.05 < found < POWER + 0.05
 
 
 def test_more_samples_see_smaller_deviations_and_none_see_none():
     few, many = (BetTest("t", None, count, 0.0, [(count, 6)]).detectable(1e-5) for count in (100, 4000))
     assert many < few / 5
     assert BetTest("t", None, 4, 0.0, [(4, 6)]).detectable(1e-5) == 1
+    assert BetTest("t", None, 4, 0.0, (), 0.5).detectable(1e-5) == 1
     assert BetTest("t", None, 0, 0.0).detectable(1e-5) == 1
 
 
@@ -123,3 +161,32 @@ def test_holm_multiplies_the_smallest_by_all_and_never_falls():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+@pytest.mark.parametrize("count", [1, 15])
+def test_a_program_fails_where_a_right_one_would_once_in_10_000_runs(count):
+    """A right program ever has a wealth of w with a chance of at most 1 / w.
+
+    So one of `count` tests may fail only where it has won `count` times 10,000, as may a control.
+    """
+    least = 10_000 * count
+
+    def findings(most):
+        wealth = [1.0] * (count - 1) + [most]
+        tests = [BetTest("t", None, 1000, math.log(each), ((1000, 6),)) for each in wealth]
+        tally = SimpleNamespace(tests=lambda: tests)
+        return Findings(
+            SimpleNamespace(
+                subject=SimpleNamespace(sampling=Sampling(1.0)),
+                tally=tally,
+                controls=SimpleNamespace(residual=tally, reuse=tally),
+            )
+        )
+
+    right, wrong = findings(0.99 * least), findings(1.01 * least)
+    assert all(one.passed for one in right.tests)
+    assert not any(one.caught for one in right.controls)
+    assert [one.passed for one in wrong.tests] == [True] * (count - 1) + [False]
+    assert all(one.caught for one in wrong.controls)
+    # A deviation that is said to be seen has to bring as much.
+    assert {one.sees for one in wrong.tests} == {wrong.tests[0].test.detectable(1 / least)}

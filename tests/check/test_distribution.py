@@ -56,5 +56,21 @@ def test_tokens_that_are_tied_at_the_end_of_a_nucleus_share_their_mass():
     assert not tied.any() and not possible(4, logits[0], Sampling(1.0, 0, 0.65))
 
 
-def test_a_tiny_temperature_leaves_one_token():
-    assert distribution(torch.tensor([[3.0, 2.0, 1.0]]), Sampling(1e-300)).probs.tolist() == [[1.0, 0.0, 0.0]]
+def test_tokens_below_the_tied_ones_have_no_part_in_it():
+    logits = torch.tensor([[0.6, 0.1, 0.1, 0.1, 0.06, 0.04]], dtype=torch.float64).log()
+    probs, tied = distribution(logits, Sampling(1.0, 0, 0.75))
+    assert tied.tolist() == [[False, True, True, True, False, False]]
+    assert probs[0].tolist() == pytest.approx([6 / 8, *[2 / 24] * 3, 0, 0])
+
+
+def test_a_token_at_the_edge_of_a_nucleus_is_possible_as_far_as_rounding_goes():
+    logits = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+    assert possible(2, logits, Sampling(1.0, 0, 0.79995))
+    assert not possible(2, logits, Sampling(1.0, 0, 0.7998))
+
+
+@pytest.mark.parametrize("largest", [3.0, 300.0])  # 300 / 1e-306 is no number any more
+def test_a_tiny_temperature_leaves_one_token(largest):
+    logits = torch.tensor([[largest, largest * 2 / 3, largest / 3]])
+    for temperature in (1e-300, 1e-306):
+        assert distribution(logits, Sampling(temperature)).probs.tolist() == [[1.0, 0.0, 0.0]]

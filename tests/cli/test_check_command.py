@@ -32,6 +32,7 @@ def test_one_document_with_conditions_texts_tests_and_controls_and_tables_beside
     assert found["smallest_deviation"]["limit"] == 0.25
     assert (found["schema"], found["passed"]) == ("sequoia-check/1", True)
     assert (found["differences"], found["failures"], found["samples_done"]) == ([], [], 100)
+    assert found["false_alarm_rate"] == 1e-4  # once in 10,000 runs, as the help and docs/check.md say
     assert found["conditions"]["sampling"] == {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
     assert {text["way"] for text in found["texts"]} == {"greedy, tree", "greedy, plain", "sampled, tree"}
     for text in found["texts"]:

@@ -134,12 +134,27 @@ def test_sizes_out_of_reach_have_no_tree():
     assert largest_tree([[0.5, 0.2]], 3, 32) == 7
     assert largest_tree([[0.5, 0.2, 0.1], [0.5]], 4, 2) == 1 + 2 + 2 + 2
     assert largest_tree([[0.5]], 1, 4) == 1
+    assert largest_tree([[0.1] * 32], 3, 32) == 1 + 32 + 32**2
+    assert largest_tree([[0.1] * 32], 32, 32) == tables.MAX_SIZE
 
 
 def test_rows_that_repeat_change_nothing():
     row = [0.3, 0.05, 0.4, 0.02]
     once, thrice = BestTrees([row], 30, 8, 4), BestTrees([row, row, row], 30, 8, 4)
     assert np.array_equal(once.values, thrice.values)
+
+
+@pytest.mark.parametrize("first", [[0.5, 0.1, 0.1, 0.1], [0.1] * 5])
+@pytest.mark.parametrize("row", [[0.3, 0.05, 0.4, 0.02], [0.3, 0.2]])
+def test_rows_that_repeat_at_the_end_are_kept_once(first, row):
+    twice, often = (tables.rate_matrix([first, *[row] * count], 8, 4) for count in (1, 3))
+    assert len(often) == 2
+    assert np.array_equal(often, twice, equal_nan=True)
+    assert often[1, : len(row)].tolist() == row and np.isnan(often[1, len(row) :]).all()
+
+
+def taken_by(layers):
+    return sum(array.nbytes for layer in layers for array in (layer.values, layer.counts, layer.last))
 
 
 def test_tables_beyond_the_memory_that_is_free_are_refused_by_bytes(monkeypatch):
@@ -150,16 +165,35 @@ def test_tables_beyond_the_memory_that_is_free_are_refused_by_bytes(monkeypatch)
         BestTrees(rows, 100, 64, 2)
     monkeypatch.setattr(tables, "free_memory", lambda: needed)
     filled = tables.fill(tables.rate_matrix(rows, 64, 2), 100, 64)
-    assert (
-        sum(array.nbytes for layer in filled for array in (layer.values, layer.counts, layer.last)) <= needed
-    )
+    assert taken_by(filled) <= needed
+
+
+def test_tables_take_what_is_said_where_no_layer_ends_them_early():
+    rates = tables.rate_matrix([[0.1, 0.9], [0.2, 0.8]], 8, 2)
+    filled = tables.fill(rates, 40, 8)
+    without = filled[0].values.size * 2 * 2  # the first layer has no children to note
+    assert taken_by(filled) == tables.table_bytes(rates, 40, 8) - without
 
 
 def test_the_system_tells_how_much_memory_is_free():
     assert 1 << 20 < tables.free_memory() < 1 << 50
 
 
+def test_free_memory_is_what_the_system_calls_available_or_all_where_it_does_not_say(monkeypatch):
+    meminfo = "MemTotal: 64 kB\nMemFree: 8 kB\nMemAvailable: 16 kB\n"
+    monkeypatch.setattr(tables.Path, "read_text", lambda path: meminfo)
+    assert tables.free_memory() == 16 * 1024
+    monkeypatch.setattr(tables.Path, "read_text", lambda path: "")
+    monkeypatch.setattr(tables.os, "sysconf", {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert tables.free_memory() == 4096 * 1000
+
+
 @pytest.mark.parametrize("limits", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (5000, 1, 1)])
 def test_limits_without_any_tree_are_refused(limits):
     with pytest.raises(ValueError, match="no trees of up to"):
         BestTrees([[0.5]], *limits)
+
+
+def test_the_least_and_the_most_nodes_have_a_tree():
+    assert BestTrees([[0.5]], 1, 1, 1).tree(1, 1).size == 1
+    assert BestTrees([[0.5]], tables.MAX_SIZE, 2, 1).value(2, 2) == 1.5

@@ -5,6 +5,8 @@ import itertools
 import pytest
 
 from hand_written import RATES, profile
+from sequoia_cli.compiler import shapes
+from sequoia_cli.compiler.choice import Candidate
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.cost import step_seconds
 from sequoia_cli.compiler.value import expected_tokens
@@ -106,6 +108,46 @@ def test_limits_hold():
     assert choice.chosen.tree.max_branch <= 3
 
 
+@pytest.mark.parametrize(
+    "timed", [profile(), profile(0.02), profile(0.9, 0.3)], ids=["flat", "rising", "steep"]
+)
+@pytest.mark.parametrize("branch", [1, 2, 3, 9])
+def test_simple_shapes_are_the_fastest_of_their_kind_within_the_limits(timed, branch):
+    """All of them tried, at most four layers, and the five ranks that the rates have."""
+    choice = choose(timed, RATES, Limits(20, max_depth=4, max_branch=branch))
+
+    def fastest(*trees):
+        return min((Candidate.of(tree, timed, RATES) for tree in trees), key=lambda c: c.seconds_per_token)
+
+    def chains(count):
+        return [shapes.chains(count, size) for size in range(count + 1, min(20, 1 + 3 * count) + 1)]
+
+    wanted = {"chain": fastest(*chains(1))}
+    if branch > 1:
+        wanted["chains"] = fastest(
+            *(tree for count in range(2, min(branch, 5) + 1) for tree in chains(count))
+        )
+        wanted["binary tree"] = fastest(*(shapes.k_ary(2, size) for size in range(3, 2**4)))
+    shown = (choice.chosen, *choice.runners_up)
+    assert len({each.tree for each in shown}) == len(shown)
+    assert {each.shape.lstrip("0123456789 ") for each in shown} <= {"tree", "no speculation", *wanted}
+    for kind, each in wanted.items():
+        # Two kinds may have one tree, which stands there once; best trees of other sizes may be chains too.
+        assert each.tree in [other.tree for other in shown]
+        same = [other.seconds_per_token for other in shown if other.shape.endswith(kind)]
+        assert not same or min(same) == pytest.approx(each.seconds_per_token)
+
+
+def test_a_forced_size_may_be_beyond_the_budget():
+    assert choose(profile(), RATES, Limits(8), size=12).chosen.tree.size == 12
+
+
+def test_what_the_profile_covers_to_the_last_node_leaves_nothing_out():
+    assert choose(profile(sizes=(1, 8, 64)), RATES, Limits(64)).not_considered == ()
+    narrow = HardwareProfile(((1, 1.0), (9, 1.0)), ((1, 0.02), (4, 0.02)))  # four of nine nodes have children
+    assert choose(narrow, RATES, Limits(9)).not_considered == ()
+
+
 def test_a_forced_size_gets_its_best_depth():
     timed = profile(0.01, 0.05)
     choice = choose(timed, RATES, Limits(20), size=20)
@@ -120,6 +162,7 @@ def test_a_forced_size_that_is_slower_than_plain_decoding_is_warned_of():
     assert choice.chosen.tree.size == 8
     assert choice.speedup(choice.chosen) < 1
     assert "slower than plain decoding" in choice.warnings[0]
+    assert choose(profile(target_slope=0.9, draft=0.3), RATES, Limits(8), size=1).warnings == ()
 
 
 def test_a_forced_size_without_times_is_refused():

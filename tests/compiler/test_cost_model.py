@@ -90,6 +90,13 @@ def test_times_that_no_machine_has_are_refused_by_key(seconds):
         usable(HardwareProfile(((1, 1.0), (8, 1.0)), ((1, 1.0), (2, seconds))), "here.yaml")
 
 
+def test_the_shortest_and_longest_times_are_possible_and_a_time_for_1_is_needed():
+    timed = HardwareProfile(((1, 1e-12), (8, 1e9)), ((1, 0.1),))
+    assert usable(timed)[0] == timed
+    with pytest.raises(BadInput, match=r"here\.yaml: 'target_seconds' begin at 2; a time for 1 is needed"):
+        usable(HardwareProfile(((2, 1.0), (8, 1.0)), ((1, 0.1),)), "here.yaml")
+
+
 def test_no_level_of_a_tree_is_wider_than_the_widest():
     for size in range(1, 9):
         widths = [len(level) for tree in all_trees(size) for level in tree.expanded]
@@ -97,8 +104,9 @@ def test_no_level_of_a_tree_is_wider_than_the_widest():
 
 
 def test_the_table_knows_what_a_further_node_adds_and_where_that_changes():
-    timed = HardwareProfile(((1, 1.0), (9, 1.0)), ((1, 0.1), (3, 0.1), (5, 0.5), (7, 0.9)))
-    table = CostTable.of(timed, 9)
-    assert table.widest == 7
-    assert table.extra == pytest.approx([0, 0.1, 0, 0, 0.2, 0.2, 0.2, 0.2])
-    assert table.bends.tolist() == [3]
+    for unit in (1.0, 1e-6):
+        draft = ((1, 0.1 * unit), (3, 0.1 * unit), (5, 0.5 * unit), (7, 0.9 * unit))
+        table = CostTable.of(HardwareProfile(((1, unit), (9, unit)), draft), 9)
+        assert table.widest == 7
+        assert table.extra == pytest.approx(unit * np.array([0, 0.1, 0, 0, 0.2, 0.2, 0.2, 0.2]))
+        assert table.bends.tolist() == [3]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sequoia_cli.compiler.estimate import CURVE_TRIALS, DRAWS, PRIOR_RATE, PRIOR_TRIALS, Estimate
-from sequoia_cli.core.counts import PromptCounts, pooled_rate
+from sequoia_cli.compiler.estimate import CURVE_TRIALS, DRAWS, FEW_PROMPTS, PRIOR_RATE, PRIOR_TRIALS, Estimate
+from sequoia_cli.core.counts import MIN_TRIALS, PromptCounts, pooled_rate
 from sequoia_cli.core.rates import AcceptanceRates
 
 
@@ -83,6 +83,21 @@ def test_draws_of_one_sample_spread_as_independent_trials():
     assert draws.shape == (DRAWS, 1, 2)
     assert draws[:, 0, 0].std() == pytest.approx(np.sqrt(0.3 * 0.7 / 1000), rel=0.2)
     assert (draws.sum(axis=2) <= 1).all()
+    # Few of them spread as those and the prior's trials together.
+    few = Estimate.of(prompts((PRIOR_TRIALS, [PRIOR_TRIALS * PRIOR_RATE]))).draws[:, 0, 0]
+    assert few.std() == pytest.approx(np.sqrt(PRIOR_RATE**2 / (2 * PRIOR_TRIALS + 1)), rel=0.2)
+
+
+def test_each_row_has_the_ranks_that_the_file_states():
+    counts = PromptCounts(0, (1000, 500), ((500, 100), (200, 50)))
+    rows = Estimate.of(AcceptanceRates(((0.5, 0.1), (0.4,)), samples=(counts,))).rows
+    assert rows[0] == pytest.approx((0.5, 0.1), abs=0.01)
+    assert rows[1] == (pytest.approx(0.4, abs=0.01),)
+
+
+def test_just_enough_trials_and_prompts_are_not_warned_of():
+    assert Estimate.of(prompts(*[(MIN_TRIALS / FEW_PROMPTS, [40])] * FEW_PROMPTS)).warnings == ()
+    assert Estimate.of(prompts((MIN_TRIALS, [200]))).warnings == ()
 
 
 def test_few_prompts_are_warned_of_even_with_many_trials():

@@ -133,3 +133,13 @@ def test_every_size_of_the_curve_costs_and_brings_what_its_tree_does():
         for point in choose(profile, rows, Limits(16)).curve:
             chosen = choose(profile, rows, Limits(16), size=point.size).chosen
             assert chosen.seconds_per_token <= point.seconds_per_step / point.tokens_per_step * (1 + SHARE)
+
+
+def test_means_are_the_closest_rates_that_never_rise_and_minima_the_largest_below():
+    rates = np.array([[0.1, 0.2, 0.6, 0.05], [0.3, 0.1, 0.2, np.nan]])
+    assert heap.means(rates) == pytest.approx(
+        np.array([[0.3, 0.3, 0.3, 0.05], [0.3, 0.15, 0.15, np.nan]]), nan_ok=True
+    )
+    assert heap.minima(rates) == pytest.approx(
+        np.array([[0.1, 0.1, 0.1, 0.05], [0.3, 0.1, 0.1, np.nan]]), nan_ok=True
+    )

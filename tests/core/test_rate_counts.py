@@ -32,6 +32,7 @@ def test_counts_of_all_prompts_are_pooled_and_a_rate_is_a_share_of_all_trials():
 
 def test_a_depth_with_enough_trials_has_a_row_of_its_own():
     assert len(measured(depths(MIN_TRIALS * 2, MIN_TRIALS)).p) == 2
+    assert len(measured(depths(MIN_TRIALS * 2, MIN_TRIALS, MIN_TRIALS)).p) == 3
 
 
 def test_depths_with_few_trials_are_pooled_with_all_deeper_ones():

@@ -97,8 +97,10 @@ def test_the_padded_layout_of_published_vectors_is_recognised_by_hand_only(rates
             read(data)
         assert error.value.hint == hint
         assert ("sums to 1" in error.value.message) == ends
+        assert ("and the all-rejected rate at the end" in error.value.message) == ends
     counts = {"trials": 100, "accepted": [100 * rate for rate in rates]}
     assert read({"p": rates} | counts).p == (tuple(rates),)  # counts vouch for the layout
+    assert read([0.0, 0.0, 0.5]).p == ((0.0, 0.0, 0.5),)  # which no published vector begins with
 
 
 @pytest.mark.parametrize(
@@ -154,6 +156,8 @@ def test_counts_may_be_written_by_rank_or_by_depth():
         ([0.95], r"'p' row 1, rank 1, is 0\.95; accepted / trials is 300 / 1000"),
         ([0.3, 0.11], r"'p' row 1, rank 2, is 0\.11; accepted / trials is 100 / 1000"),
         ([0.304], "'p' row 1, rank 1"),
+        ([0.4], "'p' row 1, rank 1"),  # 0.356 at all depths: a first decimal alone may not be that far off
+        ([[0.356], [0.5]], r"'p' row 1, rank 1, is 0\.356"),  # no row but the last is of deeper ones
         ([0.3, 0.1, 0.05], "'p' row 1, rank 3, has no counts: 'accepted' has 2 ranks"),
         ([[0.3, 0.1], [0.3, 0.1]], r"'p' row 2, rank 1, is 0\.3; accepted / trials is 250 / 500"),
         ([[0.3]] * 4, "'p' has 4 rows; 'trials' has 3 depths"),
@@ -210,6 +214,7 @@ def test_the_file_has_totals_errors_and_whole_numbers_as_such():
     assert len(data["standard_error"]) == 2
     assert isinstance(data["trials"][0], int)
     assert "trials" not in AcceptanceRates(((0.5,),)).to_dict()
+    assert data["samples"][0] == {"prompt": 0, "trials": [10], "accepted": [[5, 1]]}
 
 
 # --- adding up
@@ -271,6 +276,28 @@ def test_counts_of_unknown_prompts_are_taken_for_the_same_where_they_are_equal()
     part = AcceptanceRates.from_samples([one(90, 40), one(80, 40, prompt=1)], {})
     assert merged(by_hand, part).trials == (270,)
     assert merged(merged(by_hand, part), part).trials == (270,)
+    twice = AcceptanceRates.from_samples([one(100, 50), one(100, 50, prompt=1)], {})
+    once = AcceptanceRates.from_samples([one(100, 50)], {})
+    assert merged(once, twice).trials == (200,)
+    named = AcceptanceRates.from_samples([replace(one(100, 50), digest="d")], {})
+    assert merged(named, once).trials == (200,)
+
+
+def test_a_prompt_without_a_digest_is_known_by_its_place_in_the_dataset_and_a_sampled_text_by_its_seed():
+    first = measured(one(10, 5), one(20, 5, prompt=1))
+    assert merged(first, measured(one(10, 5))).trials == (30,)
+    assert merged(first, measured(one(10, 5), seed=1)).trials == (40,)
+    greedy = measured(one(10, 5), temperature=0)
+    assert merged(greedy, measured(one(10, 5), temperature=0, seed=1)).trials == (10,)
+
+
+@pytest.mark.parametrize(("count", "names"), [(5, "1, 2, 3, 4, 5"), (7, "1, 2, 3, 4, 5 and 2 more")])
+def test_of_prompts_with_two_counts_the_first_are_named(count, names):
+    runs = [measured(*(one(10, hits, prompt=prompt) for prompt in range(count))) for hits in (5, 6)]
+    with pytest.raises(
+        BadInput, match=f"{count} prompts are counted in both, with different counts: {names}$"
+    ):
+        merged(*runs)
 
 
 def test_texts_of_several_seeds_all_count_and_a_prompt_is_one_cluster():

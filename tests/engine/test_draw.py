@@ -60,6 +60,21 @@ def test_draws_on_the_host_are_those_on_a_device():
         assert (left - same).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("by_inversion", [on_host, on_device])
+def test_a_point_at_the_end_of_a_drawn_token_is_in_the_next_one(by_inversion):
+    cumulative = torch.tensor([[0.25, 0.5, 1.0]], dtype=torch.float64)
+    tokens, left = by_inversion(cumulative, torch.zeros(1, 3, dtype=torch.float64))
+    assert (tokens.tolist(), left.tolist()) == ([[0, 1, 2]], [0.5])
+
+
+@pytest.mark.parametrize("by_inversion", [on_host, on_device])
+def test_of_a_row_that_is_not_finite_a_token_is_drawn_that_can_be_looked_up(by_inversion):
+    row = torch.full((1, 4), torch.nan, dtype=torch.float64)
+    tokens, _ = by_inversion(row, torch.full((1, 2), 0.5, dtype=torch.float64))
+    assert tokens.tolist() == [[3, 3]]
+    assert draw(row[0], 0.5) == 3
+
+
 class Operations(TorchDispatchMode):
     """Counts what is launched."""
 

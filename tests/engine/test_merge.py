@@ -76,6 +76,13 @@ def test_children_stand_in_the_order_of_the_proposals():
     assert merged.sources[1] == [(0, 1), (1, 2)]
 
 
+def test_a_token_drawn_twice_by_one_draft_stands_twice_and_once_for_both_drafts():
+    merged = merge(TokenTree((-1, 0, 0, 0)), [[9, 4, 4, 5], [9, 5, 4, 4]])
+    assert merged.tokens == [9, 4, 4, 5]
+    assert merged.nodes == [[0, 1, 2, 3], [0, 3, 1, 2]]
+    assert merged.sources[1:] == [[(0, 1), (1, 2)], [(0, 2), (1, 3)], [(0, 3), (1, 1)]]
+
+
 def test_what_was_drawn_behind_a_node_is_told_by_draft():
     merged = merge(TREE, [[9, 4, 5, 1, 2, 3], [9, 6, 4, 8, 7, 2]])
     rows = [{0: "a0", 1: "a1", 2: "a2"}, {0: "b0", 1: "b1", 2: "b2"}]

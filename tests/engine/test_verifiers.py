@@ -283,6 +283,21 @@ def test_each_verifier_draws_as_its_proof_needs_it():
     assert the_most_probable([0.1, 0.5, 0.4], 2) == [((1, 2), 1.0)]
 
 
+def test_what_a_verifier_takes_is_what_its_rule_is_proved_for():
+    for verifier in VERIFIERS.values():
+        verifier.check_drafts(1)
+        if verifier.several:
+            verifier.check_drafts(2)
+        else:
+            with pytest.raises(
+                BadInput, match=f"--verifier {verifier.name} takes one draft, and 2 are given"
+            ):
+                verifier.check_drafts(2)
+    assert [name for name, each in VERIFIERS.items() if each.several] == ["sequoia", "specinfer"]
+    assert [name for name, each in VERIFIERS.items() if each.at_once] == ["sequoia"]
+    assert [name for name, each in VERIFIERS.items() if not each.positional] == ["traversal"]
+
+
 def test_an_unknown_verifier_is_refused_by_name():
     assert verifier_named("spectr") is SPECTR
     with pytest.raises(BadInput, match="--verifier is 'best'; expected one of sequoia, specinfer, spectr"):
@@ -296,3 +311,34 @@ def test_a_tree_may_be_deeper_than_pythons_stack(name):
     decoder = Decoder(target, [draft], tree, Sampling(temperature=1.0), verifier=VERIFIERS[name])
     (step,) = decoder.decode([0], tree.depth, generator=torch.Generator().manual_seed(0))
     assert len(step.tokens) == tree.depth
+
+
+@pytest.mark.parametrize(
+    "rule", [Trial, lambda target: KSequential(target, 2)], ids=["trial", "k-sequential"]
+)
+def test_a_child_that_its_draft_could_not_draw_is_accepted_where_the_target_has_it(rule):
+    """Only rounding proposes one."""
+    trial = rule(torch.tensor([0.5, 0.5, 0.0]))
+    trial.turn_to(torch.tensor([1.0, 0.0, 0.0]))
+    assert [trial.chance(token) for token in (1, 2)] == [1.0, 0.0]
+
+
+def test_a_residual_is_a_law_by_every_rule():
+    target, draft = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
+    for trial in (Trial(target), Trial(target, replacement=True), KSequential(target, 2)):
+        trial.turn_to(draft)
+        trial.reject(2)
+        assert float(trial.residual().sum()) == pytest.approx(1)
+
+
+def test_a_weight_is_what_was_given_until_a_child_is_rejected_and_then_what_is_left_of_it():
+    target, draft = torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.9])
+    trial = Trial(target, draft, weight=0.5)
+    assert trial.weight() == 0.5
+    trial.reject(1)
+    # max(0.5 R - D, 0) is (0.2, 0): 0.2 of the 0.5 is left, and 0.7 of the whole.
+    assert trial.weight() == pytest.approx(0.2 / 0.7)
+    assert trial.residual().tolist() == [1.0, 0.0]
+    nothing = Trial(target, target, weight=0.5)
+    nothing.reject(0)
+    assert (nothing.weight(), nothing.fallbacks) == (0.0, 0)

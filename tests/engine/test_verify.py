@@ -11,6 +11,7 @@ from exhaustive import exhaustive
 from reference import inverse, normalised, one_level_law, walk, without
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.draw import draw_children
+from sequoia_cli.engine.finite import NotFinite
 from sequoia_cli.engine.merge import unmerged
 from sequoia_cli.engine.verify import verify, verify_greedy
 
@@ -159,8 +160,14 @@ def test_greedy_verification_follows_the_targets_choices():
     tokens = [9, 4, 5, 6, 7, 8]
     assert verify_greedy(tree, tokens, [4, 7, 0, 0, 3, 0]).path == (0, 1, 4)
     assert verify_greedy(tree, tokens, [4, 7, 0, 0, 3, 0]).next_token == 3
+    assert verify_greedy(tree, tokens, [4, 7, 0, 0, 3, 0]).fallbacks == 0
     assert verify_greedy(tree, tokens, [5, 7, 8, 0, 3, 2]).path == (0, 2, 5)
     assert verify_greedy(tree, tokens, [1, 7, 8, 0, 3, 2]).path == (0,)
+    assert (
+        verify_greedy(tree, tokens, [4, 0, -1, -1, -1, -1]).next_token == 0
+    )  # rows beside the path do not matter
+    with pytest.raises(NotFinite):
+        verify_greedy(tree, tokens, [4, 6, 0, -1, 0, 0])
 
 
 def test_greedy_verification_equals_the_sampling_rule_for_one_hot_targets():
@@ -188,3 +195,7 @@ def test_a_residual_emptied_by_rounding_falls_back_to_the_target_and_is_counted(
     certain = torch.tensor([1.0, 0.0, 0.0])
     verdict = verify_one(TokenTree((-1, 0)), [9, 0], lambda _: certain, lambda _: certain, [0.0, 1.0, 0.3])
     assert (verdict.path, verdict.next_token, verdict.fallbacks) == ((0,), 0, 1)
+    # It counts above an accepted child as well.
+    both = [0.0, 1.0, 0.0, 0.3]
+    verdict = verify_one(TokenTree((-1, 0, 0)), [9, 0, 1], lambda _: row, lambda _: row, both)
+    assert (verdict.path, verdict.next_token, verdict.fallbacks) == ((0, 2), 0, 1)

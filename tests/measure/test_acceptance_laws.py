@@ -7,8 +7,9 @@ import torch
 
 from marginals import deviation, exact_chances, hit_rates, marginal_rates, random_pair
 from reference import normalised, ordered_draws
+from sequoia_cli.engine.k_sequential import division_factor
 from sequoia_cli.measure.trials import Try
-from sequoia_cli.measure.tries import sampled_try
+from sequoia_cli.measure.tries import k_sequential_try, matched_try, sampled_try
 
 
 def tries(target, draft, token, ranks=3, count=1000) -> list[Try]:
@@ -60,3 +61,22 @@ def test_the_exact_hits_see_children_that_were_drawn_for_other_tokens():
         chances = dict(zip(children, exact_chances(target, draft, children)[0], strict=True))
         capped.append([min(1.0, chances.get(3, 0.0) / target[3])])
     assert deviation(capped, [right]) > 10
+
+
+def test_k_sequential_children_have_the_chances_of_tries_that_are_alike():
+    law, proposed = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
+    factor = division_factor(law, proposed, 3)
+    kept = torch.minimum(proposed, law / factor)  # what a child is and is accepted
+    each = float(kept.sum())
+    for token in range(3):
+        found = k_sequential_try(law, proposed, token, 3)
+        assert found.chances == pytest.approx((each, each * (1 - each), each * (1 - each) ** 2))
+        # The tokens that are accepted come as they are kept, with the chance that any child is accepted.
+        accepted = float(kept[token]) / each * (1 - (1 - each) ** 3)
+        assert found.hit == pytest.approx(accepted / float(law[token]))
+
+
+def test_children_that_are_matched_are_accepted_as_often_as_the_target_has_them():
+    law = torch.tensor([0.5, 0.25, 0.25])
+    assert matched_try(law, [2, 0], 0) == Try((0.25, 0.5), 1.0)
+    assert matched_try(law, [2, 0], 1) == Try((0.25, 0.5), 0.0)

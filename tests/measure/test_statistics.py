@@ -54,7 +54,8 @@ def test_of_a_text_that_a_stop_cut_only_its_first_tokens_count(tokens, accepted_
 
 
 def test_texts_add_up_as_if_they_were_one():
-    steps = [step(3, [0, 1], fallbacks=1), step(1, []), step(4, [0, 0, 0]), step(2, [1], size=3)]
+    first = Step((1, 2, 3), (0, 1), 6, 4, {**SECONDS, "prefill": 16.0}, fallbacks=1)
+    steps = [first, step(1, []), step(4, [0, 0, 0]), step(2, [1], size=3)]
     whole = Speculation()
     for one in steps:
         whole.add(one)
@@ -62,13 +63,14 @@ def test_texts_add_up_as_if_they_were_one():
         parts = [Speculation.of(part, 100) for part in (steps[:cut], steps[cut:])]
         assert Speculation.total(parts) == whole
         assert Speculation.total(reversed(parts)) == whole
+    assert whole.prefill_seconds == 16.0
     assert Speculation.total([]) == Speculation()
 
 
 def test_before_the_first_step_there_are_no_rates():
     nothing = Speculation()
     assert (nothing.tokens_per_second, nothing.mean_acceptance_length) == (None, None)
-    assert nothing.acceptance_rate is None
+    assert (nothing.acceptance_rate, nothing.decode_seconds) == (None, 0.0)
     plain = Speculation.of([step(1, [], size=1)], 1)
     assert (plain.mean_acceptance_length, plain.acceptance_rate) == (1.0, None)
     assert nothing.to_dict()["mean_acceptance_length"] is None

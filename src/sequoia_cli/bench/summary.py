@@ -81,10 +81,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     it, and cover 99.2%.
     """
     count, outside, k = len(values), 0.0, 0
-    while k < count / 2:
-        outside += 2 * comb(count, k) * 0.5**count  # k values or fewer lie on one side of the median
-        if outside > 1 - COVERAGE:
-            break
+    # `outside` is the chance that k values or fewer lie on one side of the median.
+    while (outside := outside + 2 * comb(count, k) * 0.5**count) <= 1 - COVERAGE:
         k += 1
     ordered = sorted(values)
     return (ordered[k - 1], ordered[-k]) if k else None

@@ -166,7 +166,7 @@ class Group:
     @property
     def size(self) -> int:
         """How many cells have mass; of one alone nothing can be tested."""
-        return int((self.prior > 1e-8).sum()) if self.tokens else 0
+        return int((self.prior > 1e-8).sum())
 
     @property
     def wealth(self) -> Array:
@@ -177,7 +177,7 @@ class Group:
     def cells(self) -> tuple[Cell, ...]:
         """The counts as they are shown."""
         rows = zip([*self.tokens, None], self.counts.tolist(), self.expected.tolist(), strict=True)
-        return tuple(Cell(*row) for row in rows if row[1] or row[2])
+        return tuple(Cell(*row) for row in rows if row[2])
 
 
 def _masses(probs: Tensor, tokens: Sequence[int]) -> Array:

@@ -170,5 +170,4 @@ def _append_child(forest: Floats, gain: Floats, place: int) -> tuple[Floats, Int
         firsts = np.arange(0, candidates.size, most).reshape(best.shape)
         out[:, low:high] = candidates.ravel()[firsts + best]
         chosen[:, low:high] = most - best
-    chosen[out == _UNREACHABLE] = 0
     return out, chosen

@@ -114,10 +114,8 @@ def on_device(cumulative: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     # Of each drawn token, in order of position: where its mass starts and ends.
     starts = ends = zero[:, :0]
     drawn: list[Tensor] = []
-    left = cumulative[:, -1]
     for child in range(uniforms.shape[1]):
-        if drawn:
-            left = cumulative[:, -1] - (ends - starts).sum(1)
+        left = cumulative[:, -1] - (ends - starts).sum(1)
         point = uniforms[:, child].to(left) * left
         token = _locate(cumulative, _beside(point, starts, ends, zero))[:, None]
         drawn.append(token)

@@ -89,8 +89,6 @@ class Trial:
         if self._weight < 1:
             left = float(mass)
             self._weight = left / (left + 1 - self._weight)
-            if left == 0:
-                return
         elif not mass > 0:
             self.fallbacks += 1
             rest = self._target.clone()
