@@ -276,33 +276,27 @@ struct Rounded {
     }
 };
 
-// Products of COUNT rows with OUTPUTS outputs, which begin at `weights`, before the outputs' scales.
+// Products of COUNT rows with one vector of outputs, before the outputs' scales: `into` is (rows, BLOCK).
 template <int COUNT>
-inline void multiply(const int8_t* weights, const Rounded& inputs, int first, float* into, int stride) {
+inline void multiply(const int8_t* weights, const Rounded& inputs, int first, float* into) {
     const int groups = inputs.groups;
-    const Set::Input* rows[COUNT];
-    const float* scales[COUNT];
-    const int32_t* sums[COUNT];
-    typename Set::Floats found[COUNT];
-    for (int row = 0; row < COUNT; row++) {
-        const size_t place = size_t(first + row) * groups;
-        rows[row] = &inputs.values[place * GROUP];
-        scales[row] = &inputs.scales[place];
-        sums[row] = &inputs.sums[place];
-        found[row] = Set::zero();
-    }
+    const size_t width = size_t(groups) * GROUP;
+    const Set::Input* rows = &inputs.values[first * width];
+    const float* scales = &inputs.scales[size_t(first) * groups];
+    const int32_t* sums = &inputs.sums[size_t(first) * groups];
+    Set::Floats found[COUNT];
+    for (int row = 0; row < COUNT; row++) found[row] = Set::zero();
     for (int group = 0; group < groups; group++) {
-        typename Set::Sums exact[COUNT];
-        for (int row = 0; row < COUNT; row++) exact[row] = Set::start(sums[row][group]);
-#pragma GCC unroll 4
-        for (int quad = 0; quad < GROUP / QUAD; quad++) {
-            const auto numbers = Set::weights(weights + (group * (GROUP / QUAD) + quad) * BLOCK * QUAD);
-            for (int row = 0; row < COUNT; row++)
-                exact[row] = Set::add(exact[row], numbers, rows[row] + group * GROUP + quad * QUAD);
+        Set::Sums exact[COUNT];
+        for (int row = 0; row < COUNT; row++) exact[row] = Set::start(sums[row * groups + group]);
+        for (int quad = 0; quad < GROUP; quad += QUAD, weights += BLOCK * QUAD, rows += QUAD) {
+            const Set::Weights numbers = Set::weights(weights);
+            for (int row = 0; row < COUNT; row++) exact[row] = Set::add(exact[row], numbers, rows + row * width);
         }
-        for (int row = 0; row < COUNT; row++) found[row] = Set::scaled(exact[row], scales[row][group], found[row]);
+        for (int row = 0; row < COUNT; row++)
+            found[row] = Set::scaled(exact[row], scales[row * groups + group], found[row]);
     }
-    for (int row = 0; row < COUNT; row++) Set::store(into + size_t(row) * stride, found[row]);
+    for (int row = 0; row < COUNT; row++) Set::store(into + row * BLOCK, found[row]);
 }
 
 // The results of block `block` for all rows: `into` is (rows, BLOCK).
@@ -313,14 +307,14 @@ inline void multiply_block(const Matrix& matrix, int block, const Rounded& input
         for (int first = 0; first < rows; first += Set::ROWS) {
             float* to = into + first * BLOCK + part;
             switch (std::min(Set::ROWS, rows - first)) {
-                case 1: multiply<1>(at, inputs, first, to, BLOCK); break;
-                case 2: multiply<2>(at, inputs, first, to, BLOCK); break;
-                case 3: multiply<3>(at, inputs, first, to, BLOCK); break;
-                case 4: multiply<4>(at, inputs, first, to, BLOCK); break;
-                case 5: multiply<std::min(5, Set::ROWS)>(at, inputs, first, to, BLOCK); break;
-                case 6: multiply<std::min(6, Set::ROWS)>(at, inputs, first, to, BLOCK); break;
-                case 7: multiply<std::min(7, Set::ROWS)>(at, inputs, first, to, BLOCK); break;
-                default: multiply<Set::ROWS>(at, inputs, first, to, BLOCK);
+                case 1: multiply<1>(at, inputs, first, to); break;
+                case 2: multiply<2>(at, inputs, first, to); break;
+                case 3: multiply<3>(at, inputs, first, to); break;
+                case 4: multiply<4>(at, inputs, first, to); break;
+                case 5: multiply<std::min(5, Set::ROWS)>(at, inputs, first, to); break;
+                case 6: multiply<std::min(6, Set::ROWS)>(at, inputs, first, to); break;
+                case 7: multiply<std::min(7, Set::ROWS)>(at, inputs, first, to); break;
+                default: multiply<Set::ROWS>(at, inputs, first, to);
             }
         }
     }
