@@ -88,6 +88,19 @@ def test_what_a_mask_leaves_open(kernel):
     assert part[1].tolist() == [2, 5, 1]
 
 
+@pytest.mark.parametrize(("outputs", "width"), SHAPES)
+def test_the_weights_of_some_outputs_are_those_of_the_slow_twin(kernel, outputs, width):
+    layer = linear(outputs, width)
+    ids = torch.tensor([outputs - 1, 0, 3, 3])
+    expected = layer.rows(ids)
+    assert torch.equal(expected, layer.weight[ids])
+    layer.kernel = kernel
+    assert torch.equal(layer.rows(ids), expected)
+    for wrong in (outputs, -1):
+        with pytest.raises(IndexError):
+            layer.rows(torch.tensor([0, wrong]))
+
+
 def test_a_library_is_built_once_and_kept(monkeypatch, compiler):
     load_kernel()
     load_kernel.cache_clear()

@@ -444,6 +444,19 @@ void sequoia_product(const Matrix* matrix, int32_t rows, const float* inputs, fl
     }
 }
 
+// The weights of some outputs as floats: (count, width) for the outputs `ids`.
+void sequoia_rows(const Matrix* matrix, int32_t count, const int64_t* ids, float* results) {
+    const size_t row = size_t(groups_of(matrix->width)) * GROUP;
+    for (int number = 0; number < count; number++) {
+        const int64_t id = ids[number];
+        const int8_t* from = matrix->numbers + id / BLOCK * BLOCK * row + id % BLOCK * QUAD;
+        const float scale = matrix->scales[id];
+        float* into = results + size_t(number) * matrix->width;
+        for (int place = 0; place < matrix->width; place++)
+            into[place] = float(from[place / QUAD * BLOCK * QUAD + place % QUAD]) * scale;
+    }
+}
+
 // The columns that each row of an additive mask leaves open, in their order, and how many these are.
 void sequoia_seen(const float* mask, int32_t stride, int32_t rows, int32_t end, int32_t* columns, int32_t* counts) {
     for (int row = 0; row < rows; row++) {

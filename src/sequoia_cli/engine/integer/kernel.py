@@ -122,7 +122,8 @@ class Kernel:
             *(number, number, pointer, pointer),
         ]
         self.library.sequoia_seen.argtypes = [pointer, number, number, number, pointer, pointer]
-        for name in ("layout", "product", "layer", "seen"):
+        self.library.sequoia_rows.argtypes = [pointer, number, pointer, pointer]
+        for name in ("layout", "product", "layer", "seen", "rows"):
             getattr(self.library, f"sequoia_{name}").restype = None
         self.library.sequoia_instructions.restype = ctypes.c_char_p
         #: What its products are made of.
@@ -138,6 +139,13 @@ class Kernel:
         found = given.new_empty(len(given), linear.out_features)
         matrix = _matrix(linear)
         self.library.sequoia_product(ctypes.byref(matrix), len(given), given.data_ptr(), found.data_ptr())
+        return found
+
+    def rows(self, linear: IntegerLinear, ids: Tensor) -> Tensor:
+        """The weights (ids, width), float32, of the outputs `ids`, (ids,) int64, all of which there are."""
+        found = torch.empty(len(ids), linear.in_features)
+        matrix, given = _matrix(linear), ids.contiguous()
+        self.library.sequoia_rows(ctypes.byref(matrix), len(given), given.data_ptr(), found.data_ptr())
         return found
 
     def seen(self, mask: Tensor) -> tuple[Tensor, Tensor]:

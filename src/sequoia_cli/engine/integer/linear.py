@@ -74,6 +74,17 @@ class IntegerLinear(nn.Module):
         """`states` (..., outputs) plus what `forward` gives."""
         return states + self(inputs)
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """The weights (ids, width), float32, of the outputs `ids`: (ids,) int64.
+
+        Raises `IndexError` for an id that there is no output for.
+        """
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.out_features:
+            raise IndexError(f"ids reach from {int(ids.min())} to {int(ids.max())} of {self.out_features}")
+        if self.kernel is not None and ids.device.type == "cpu":
+            return self.kernel.rows(self, ids)
+        return rows_of(self.numbers, ids, self.in_features) * self.scales[ids, None]
+
     @property
     def weight(self) -> Tensor:
         """The weights that the numbers stand for, (outputs, width) in float32, made anew."""
@@ -98,8 +109,7 @@ class IntegerEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """(...) ids in, (..., width) out."""
-        head, flat = self._head[0], ids.flatten()
-        found = rows_of(head.numbers, flat, head.in_features) * head.scales[flat, None]
+        found = self._head[0].rows(ids.flatten())
         return found.to(self._like.dtype).view(*ids.shape, -1)
 
     @property
