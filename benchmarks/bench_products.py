@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sequoia_cli.engine.fast.layouts import _packed, multiply
+from sequoia_cli.engine.fast.layouts import can_pack, multiply, pack
 from sequoia_cli.engine.integer.arithmetic import packed
 from sequoia_cli.engine.integer.kernel import load_kernel
 from sequoia_cli.engine.integer.linear import IntegerLinear
@@ -39,10 +39,10 @@ def float_product(dtype: torch.dtype, laid: bool) -> Callable[[int, int], Produc
     """torch's own, or over weights in oneDNN's layout."""
 
     def make(outputs: int, width: int) -> Product:
-        weight: Tensor | None = torch.randn(outputs, width).to(dtype)
-        weight = _packed(weight) if laid else weight
-        if weight is None:
+        weight = torch.randn(outputs, width).to(dtype)
+        if laid and not can_pack(weight):
             raise ImportError("no such layout")
+        weight = pack(weight) if laid else weight
         return lambda inputs: multiply(inputs.to(dtype), weight, None)
 
     return make

@@ -118,11 +118,21 @@ def test_a_text_that_fills_the_targets_context_ends_there_with_a_warning(generat
     assert json.loads(generate(*options, "-n", "5")[1])["warnings"] == []
 
 
-def test_8_bit_weights_are_told_to_gain_nothing_where_they_do_not(generate):
-    for options, told in ((("--dtype", "float32"), True), (("--dtype", "bfloat16"), False)):
-        code, _, err = generate("-n", "4", *PROMPT, "--quantize", "int8", *options)
+@pytest.mark.parametrize("options", [(), ("--quantize-draft", "none"), ("--dtype", "bfloat16")])
+def test_a_rounded_target_goes_with_a_draft_that_is_rounded_or_not(generate, options):
+    for forward, told in (("fast", True), ("compiled", False)):
+        code, _, err = generate("-n", "4", *PROMPT, "--quantize", "int8", "--forward", forward, *options)
         assert code == 0
-        assert ("8-bit weights are another model here and no faster one" in err) == told
+        assert ("products of 8-bit integers are slow with --forward fast" in err) == told
+
+
+def test_a_rounded_draft_goes_with_a_target_that_is_not(generate):
+    texts = []
+    for options in ((), ("--quantize-draft", "int8")):
+        code, out, _ = generate("-n", "12", *PROMPT, "--json", *options)
+        assert code == 0
+        texts.append(json.loads(out)["token_ids"])
+    assert texts[0] == texts[1]
 
 
 # --- sampling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,8 +37,12 @@ def rounding_cost(
     prompts: Sequence[Sequence[int]],
     most: int,
     eos_ids: Sequence[int],
+    on_prompt: Callable[[], None] = lambda: None,
 ) -> RoundingCost:
-    """Compare both on answers of up to `most` tokens to `prompts`, of which there is at least one."""
+    """Compare both on answers of up to `most` tokens to `prompts`, of which there is at least one.
+
+    `on_prompt` is told when a prompt is done.
+    """
     divergences: list[float] = []
     same: list[bool] = []
     losses: dict[LanguageModel, list[float]] = {unrounded: [], rounded: []}
@@ -52,17 +56,19 @@ def rounding_cost(
             written[model] += len(answers[model])
         tokens = answers[unrounded]
         wide, narrow = (_log_probabilities(model, prompt, tokens) for model in losses)
-        divergences += (wide.exp() * (wide - narrow)).nan_to_num_(0).sum(-1).tolist()
+        terms = wide.exp() * (wide - narrow)
+        divergences += terms.where(wide > -math.inf, 0).sum(-1).tolist()  # what never comes adds nothing
         same += (wide.argmax(-1) == narrow.argmax(-1)).tolist()
         chosen = torch.tensor(tokens)[:, None]
         for model, found in zip(losses, (wide, narrow), strict=True):
             losses[model] += (-found.gather(1, chosen)).flatten().tolist()
+        on_prompt()
     return RoundingCost(
         len(same),
         _mean(divergences),
         _mean(same),
-        math.exp(_mean(losses[rounded])),
-        math.exp(_mean(losses[unrounded])),
+        _perplexity(losses[rounded]),
+        _perplexity(losses[unrounded]),
         written[rounded] / seconds[rounded],
         written[unrounded] / seconds[unrounded],
     )
@@ -83,6 +89,11 @@ def _log_probabilities(model: LanguageModel, prompt: Sequence[int], answer: Sequ
     ids = torch.tensor([[*prompt, *answer[:-1]]], device=model.device)
     logits = model.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 :]
     return logits.float().cpu().log_softmax(-1)
+
+
+def _perplexity(losses: Sequence[float]) -> float:
+    mean = _mean(losses)
+    return math.exp(mean) if mean < 700 else math.inf
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sequoia_cli.cli import options
-from sequoia_cli.errors import BadInput, CheckFailed
+from sequoia_cli.errors import BadInput, CheckFailed, SequoiaError
 
 if TYPE_CHECKING:
+    from sequoia_cli.check.rounding import RoundingCost
     from sequoia_cli.check.run import Check, Prompted
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.measure.session import Session
@@ -83,7 +84,7 @@ def check_command(
     A right program fails these tests once in 10,000 runs. Exit 3 where the text is
     not the target's, or where the check could not have found a deviation of
     --smallest-deviation. Holds the target's weights three times. With --quantize it
-    also tells what rounding does to the target.
+    also tells what rounding does to the target, and holds them once more.
 
         sequoia check --dtype float32
 
@@ -119,7 +120,6 @@ def check_command(
     from sequoia_cli.check.conventions import wrong_eos_ids, wrong_prompt
     from sequoia_cli.check.findings import Findings
     from sequoia_cli.check.reference import OwnForward
-    from sequoia_cli.check.rounding import rounding_cost
     from sequoia_cli.check.run import Check, Prompted, Subject
     from sequoia_cli.cli.check_report import document
     from sequoia_cli.cli.check_tables import summary
@@ -173,9 +173,14 @@ def check_command(
     interrupted = _run(check, say)
     cost = None
     if quantize != AS_LOADED and not interrupted:
-        unrounded = opened([], forward, Commentary(quiet=True), AS_LOADED).target
-        texts = [one.ids for one in prompted]
-        cost = rounding_cost(unrounded, session.target, texts, max_new_tokens, session.eos_ids)
+        try:
+            cost = _rounding_cost(
+                opened([], forward, Commentary(quiet=True), AS_LOADED), session, prompted, max_new_tokens, say
+            )
+        except SequoiaError as error:
+            say.warn(f"what rounding does to the target was not measured: {error}")
+        except KeyboardInterrupt:
+            interrupted = True
     found = Findings(check, cost)
     if json:
         print_json(document(found, session, say.warnings, smallest_deviation, finished=not interrupted))
@@ -194,6 +199,20 @@ def check_command(
             f"{smallest_deviation:g} of the first token's mass (the smallest that it can find is "
             f"{found.sees:.2g})",
             hint="more --samples or other prompts give more power; --smallest-deviation sets the limit",
+        )
+
+
+def _rounding_cost(
+    unrounded: Session, session: Session, prompts: list[Prompted], most: int, say: Commentary
+) -> RoundingCost:
+    """Of the target of `session`, beside `unrounded`."""
+    from sequoia_cli.check.rounding import rounding_cost
+
+    with say.progress() as bar:
+        task = bar.add_task("rounding", total=len(prompts))
+        texts = [one.ids for one in prompts]
+        return rounding_cost(
+            unrounded.target, session.target, texts, most, session.eos_ids, lambda: bar.advance(task)
         )
 
 

@@ -20,8 +20,7 @@ from sequoia_cli.errors import BadInput
 class OutputHead:
     """`weight` (ids, width) and `bias` (ids,); what they give is scaled, then capped, as the family does.
 
-    `product` is how they are multiplied, where the weights are not those of a plain product: prepared for
-    speed, or rounded to numbers, which are then all that `weight` holds.
+    `product` is the prepared or rounded layer; of a rounded one, `weight` holds the 8-bit numbers.
     """
 
     weight: Tensor

@@ -21,6 +21,7 @@ from sequoia_cli.engine.fast.fixed_forward import Forward, replays_truly, run_fi
 from sequoia_cli.engine.fast.prepare import make_fast
 from sequoia_cli.engine.fast.tried import changed_by, trial_texts
 from sequoia_cli.engine.integer.blocks import use_kernel
+from sequoia_cli.engine.integer.linear import unrounded
 from sequoia_cli.engine.integer.quantise import is_quantised
 from sequoia_cli.engine.layout import Layout, MaskArgument
 from sequoia_cli.engine.masks import Masks
@@ -61,11 +62,10 @@ class LanguageModel:
         #: Positions that can be used; a very large number where the family sets no limit.
         self.context_limit = context_limit(self.config)
         #: Largest relative error of its logits that rounding explains.
-        self.rounding = rounding(
-            self.dtype,
-            getattr(self.config, "num_hidden_layers", 1),
-            quantised=is_quantised(model),
-        )
+        layers = getattr(self.config, "num_hidden_layers", 1)
+        self.rounding = rounding(self.dtype, layers)
+        #: The same of the logits that it decodes with, whose products may have rounded inputs.
+        self.decoding_rounding = rounding(self.dtype, layers, quantised=is_quantised(model))
         #: What the start-up test found the model's own logits to be; None before it and once it is over.
         self.plain_logits: Tensor | None = None
         #: What records forwards over fixed buffers; None where there are none.
@@ -83,7 +83,8 @@ class LanguageModel:
         if self._takes_positions:
             arguments["position_ids"] = positions.to(self.device)
         try:
-            error = changed_by(make_fast, self.model, arguments)
+            with unrounded():
+                error = changed_by(make_fast, self.model, arguments)
         except Exception as failure:  # whatever a model asks of its modules that the fast ones lack
             if out_of_memory(failure):
                 raise
@@ -126,7 +127,7 @@ class LanguageModel:
             part = slice(first, first + rows)
             return self.forward(tokens[part], positions[part], cache, None).logits
 
-        if not replays_truly(run, plain, fixed, self.rounding):
+        if not replays_truly(run, plain, fixed, self.decoding_rounding):
             self.recorder.refuse("its logits are others when it is replayed behind a longer text")
             self.recorder = None
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.engine.integer.linear import unrounded
+from sequoia_cli.engine.integer.quantise import is_quantised
 from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
@@ -41,8 +43,9 @@ def check_tree_attention(model: LanguageModel, name: str) -> float:
     if why := _goes_by_rows(model.config):
         raise _refusal(model, name, why)
     try:
-        model.plain_logits = _plain_logits(model)
-        error = _least_error(model, name)
+        with unrounded():
+            model.plain_logits = _plain_logits(model)
+            error = _least_error(model, name, model.rounding)
     except BadInput:
         raise
     except Exception as failure:  # whatever a model does with arguments it was not made for
@@ -59,6 +62,8 @@ def check_tree_attention(model: LanguageModel, name: str) -> float:
             name,
             f"its logits for a tree are off by {error:.2g} (rounding allows {model.rounding:.2g})",
         )
+    if is_quantised(model.model):
+        model.plain_logits = _plain_logits(model)
     return error
 
 
@@ -67,11 +72,11 @@ def check_what_decodes(model: LanguageModel, name: str) -> float:
 
     Returns the error. Raises `SequoiaError` where it is more than rounding.
     """
-    error = _least_error(model, name)
-    if not error <= model.rounding:
+    error = _least_error(model, name, model.decoding_rounding)
+    if not error <= model.decoding_rounding:
         raise SequoiaError(
             f"{name}: its fast forward gives logits for a tree that are off by {error:.2g} "
-            f"(rounding allows {model.rounding:.2g})",
+            f"(rounding allows {model.decoding_rounding:.2g})",
             hint="--forward plain runs the model as transformers does; please report it with the model",
         )
     model.plain_logits = None
@@ -147,7 +152,7 @@ def _tree_logits(model: LanguageModel, name: str, seed: int) -> Tensor:
     return torch.cat((tree_logits, model.forward(last, after, cache, None).logits[-1:]))
 
 
-def _least_error(model: LanguageModel, name: str) -> float:
+def _least_error(model: LanguageModel, name: str, allowed: float) -> float:
     """Of the seeds, up to the first that passes."""
     assert model.plain_logits is not None
     least = math.inf
@@ -158,7 +163,7 @@ def _least_error(model: LanguageModel, name: str) -> float:
             rows = zip(found, model.plain_logits[seed], strict=True)
             error = max(error, *(_relative_error(*row) for row in rows))
         least = min(least, error)
-        if least <= model.rounding:
+        if least <= allowed:
             break
     return least
 

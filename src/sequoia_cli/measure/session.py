@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 import transformers
+from transformers import PreTrainedModel
 
 from sequoia_cli import __version__
 from sequoia_cli.engine.draft import Draft, IndependentDraft
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.feature_model import FeatureModel
 from sequoia_cli.engine.head import output_head
-from sequoia_cli.engine.integer.quantise import Made, quantise
+from sequoia_cli.engine.integer.blocks import use_kernel
+from sequoia_cli.engine.integer.quantise import quantise, share_left
 from sequoia_cli.engine.loading.cores import use_threads
 from sequoia_cli.engine.loading.devices import cpu_name, parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
@@ -29,6 +31,9 @@ from sequoia_cli.engine.selftest import check_tree_attention, check_what_decodes
 from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import Prompt
+
+#: The share of weights left unrounded that is worth a word.
+_MUCH = 0.1
 
 #: How models run: as transformers does, prepared for speed, or that with their layers compiled.
 PLAIN, FAST, COMPILED = FORWARDS = ("plain", "fast", "compiled")
@@ -113,6 +118,7 @@ def open_session(
 
     Raises `BadInput` or `SequoiaError` saying which model, and why.
     """
+    announce = functools.cache(announce)  # what is said of the target's layers holds for a draft's
     check_forward(forward)
     _expect("--quantize", quantize, WEIGHTS)
     quantize_draft = quantize if quantize_draft is None else quantize_draft
@@ -124,7 +130,7 @@ def open_session(
         transformers.logging.disable_progress_bar()  # and, with its own, those of downloads from the hub
     place = parse_device(device)
     width = parse_dtype(dtype, place)
-    if place.type == "cpu":
+    if place.type == "cpu" or threads is not None:
         use_threads(threads, announce)
     options: dict[str, Any] = {
         "dtype": width,
@@ -142,18 +148,23 @@ def open_session(
         drafted = list(pair.drafts)
     for note in notes:
         announce(note)
-    if INT8 in (quantize, quantize_draft) and place.type != "cpu":
-        announce("8-bit weights are another model here and a slower one: only a CPU has products for them")
     target_weights = fingerprint(loaded)
     draft_weights = " + ".join(draft.fingerprint for draft in drafted) or None
-    numbers: Made = {}
-    for module, wanted in ((loaded, quantize), *((one.model, quantize_draft) for one in drafted)):
-        if wanted == INT8:
-            quantise(module, numbers)
-    if quantize == INT8 and dtype == "auto" and place.type == "cpu":
-        width = torch.float32  # what is left is little, and layers run whole in the kernel so
-        for module in (loaded, *(one.model for one in drafted)):
-            module.float()
+    wanted = [(loaded, quantize), *((one.model, quantize_draft) for one in drafted)]
+    if rounded := [module for module, weights in wanted if weights == INT8]:
+        quantise(*rounded)
+        _tell_of_rounding(loaded if quantize == INT8 else None, place, forward, announce)
+        if dtype == "auto" and place.type == "cpu":
+            # The remaining weights are few, and the kernel runs whole layers in float32 only.
+            for module, weights in wanted:
+                # A draft that reads the target's hidden states has their dtype.
+                follows = isinstance(module, FeatureModel)
+                if quantize == INT8 if follows else weights == INT8:
+                    module.float()
+            width = loaded.dtype
+        if forward == COMPILED:
+            for module in rounded:
+                use_kernel(module, announce)
     model = LanguageModel(loaded)
     check_tree_attention(model, f"target '{target}'")
     made = tuple(make_draft(draft, model) for draft in drafted)
@@ -190,6 +201,18 @@ def open_session(
     )
 
 
+def _tell_of_rounding(
+    target: PreTrainedModel | None, place: torch.device, forward: str, announce: Callable[[str], None]
+) -> None:
+    """Say what a user of `--quantize` may not expect; `target` is the rounded one, if it is."""
+    if place.type != "cpu":
+        announce("8-bit weights are another model here and a slower one: only a CPU has products for them")
+    elif forward != COMPILED:
+        announce(f"products of 8-bit integers are slow with --forward {forward}")
+    if target is not None and (left := share_left(target)) > _MUCH:
+        announce(f"{left:.0%} of the target's weights are not in plain linear layers and are not rounded")
+
+
 def prepare(
     target: LanguageModel, drafts: Sequence[Draft], forward: str, announce: Callable[[str], None]
 ) -> str:
@@ -201,7 +224,7 @@ def prepare(
         draft.make_fast()
     if forward == FAST:
         return FAST
-    once = functools.cache(announce)  # what is said of the target's layers holds for a draft's
+    once = functools.cache(announce)
     compiled = [target.compile(once), *(draft.compile(once) for draft in drafts)]
     return COMPILED if any(compiled) else FAST
 

@@ -20,7 +20,7 @@ def cache(monkeypatch, tmp_path):
 @pytest.fixture
 def packs():
     """Whether this torch has another layout at all."""
-    return layouts._packed(torch.ones(4, 4)) is not None
+    return layouts.can_pack(torch.ones(4, 4))
 
 
 def measured(monkeypatch, plain, packed):
@@ -81,7 +81,7 @@ def test_without_a_cache_to_write_to_a_shape_is_measured_once_in_a_process(monke
 def test_a_measurement_has_seconds_of_both_layouts_for_each_number_of_rows(packs):
     if packs:
         weight = torch.randn(64, 32)
-        found = layouts._measured(weight, layouts._packed(weight))
+        found = layouts._measured(weight, layouts.pack(weight))
         assert {layout: len(seconds) for layout, seconds in found.items()} == {PLAIN: 2, PACKED: 2}
         assert all(value > 0 for seconds in found.values() for value in seconds)
 
@@ -90,8 +90,7 @@ def test_a_measurement_has_seconds_of_both_layouts_for_each_number_of_rows(packs
 def test_both_layouts_give_the_same_products(dtype):
     weight, inputs = torch.randn(48, 32).to(dtype), torch.randn(3, 32).to(dtype)
     bias = torch.randn(48).to(dtype)
-    packed = layouts._packed(weight)
-    if packed is not None:
+    if layouts.can_pack(weight):
         with torch.inference_mode():
-            found, expected = multiply(inputs, packed, bias), multiply(inputs, weight, bias)
+            found, expected = multiply(inputs, layouts.pack(weight), bias), multiply(inputs, weight, bias)
         assert (found - expected).abs().max() <= 8 * torch.finfo(dtype).eps * expected.abs().max()

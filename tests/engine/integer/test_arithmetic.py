@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from sequoia_cli.engine.integer.arithmetic import (
+    BLOCK,
     GROUP,
     packed,
     product,
@@ -12,6 +13,14 @@ from sequoia_cli.engine.integer.arithmetic import (
     rows_of,
     unpacked,
 )
+
+
+def multiplied(inputs, numbers, scales):
+    """The product with (outputs, width) numbers."""
+    filled = torch.zeros(-(-len(scales) // BLOCK) * BLOCK)
+    filled[: len(scales)] = scales
+    return product(inputs, packed(numbers), filled, len(scales))
+
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -59,9 +68,9 @@ def test_a_value_that_is_not_finite_spoils_its_row_and_no_other(value):
     inputs = torch.randn(2, 3 * GROUP)
     inputs[0, 70] = value
     numbers, scales = round_weight(torch.randn(5, 3 * GROUP))
-    found = product(inputs, numbers, scales)
+    found = multiplied(inputs, numbers, scales)
     assert not found[0].isfinite().any()
-    assert torch.equal(found[1:], product(inputs[1:], numbers, scales))
+    assert torch.equal(found[1:], multiplied(inputs[1:], numbers, scales))
 
 
 @pytest.mark.parametrize(("outputs", "width"), [(16, 64), (5, 3), (40, 130)])
@@ -73,7 +82,7 @@ def test_a_product_is_that_of_the_integers(outputs, width):
     whole[:, :width] = numbers
     sums = torch.einsum("rgk,ngk->rgn", given.long(), whole.view(outputs, -1, GROUP))
     expected = (sums.double() * given_scales.double()[..., None]).sum(1) * scales.double()
-    assert torch.allclose(product(inputs, numbers, scales).double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(multiplied(inputs, numbers, scales).double(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("outputs", "width"), [(16, 64), (5, 3), (40, 130)])

@@ -33,7 +33,8 @@ def test_products_are_those_of_the_slow_twin(kernel, outputs, width, bias):
     for rows in (1, 2, 3, 4, 5, 7, 8, 9, 17):
         inputs = torch.randn(rows, width)
         expected, found = layer(inputs), kernel.product(layer, inputs)
-        assert (found - expected).abs().max() <= 1e-6 * expected.abs().max()
+        # Each of up to 9 groups is added with or without a rounding of its own.
+        assert (found - expected).abs().max() <= 5e-6 * expected.abs().max()
 
 
 @pytest.mark.parametrize(("outputs", "width"), SHAPES)
@@ -139,7 +140,7 @@ def test_what_the_compiler_says_is_told_and_nothing_is_left(monkeypatch, tmp_pat
     assert not list((tmp_path / "compiled").iterdir())
 
 
-def test_where_the_cache_is_noexec_the_library_lies_in_a_folder_of_this_process(
+def test_where_the_cache_is_noexec_the_library_is_built_elsewhere_and_leaves_nothing(
     monkeypatch, tmp_path, compiler
 ):
     monkeypatch.setenv("SEQUOIA_CACHE", str(tmp_path / "cache"))
@@ -150,9 +151,19 @@ def test_where_the_cache_is_noexec_the_library_lies_in_a_folder_of_this_process(
         "_no_libraries",
         lambda folder: "is noexec" if folder.name == "compiled" else refused(folder),
     )
-    load_kernel()
-    assert not list((tmp_path / "cache").rglob("*.so"))
-    assert len(list(tmp_path.glob("sequoia-*/*.so"))) == 1
+    kernel, layer, inputs = load_kernel(), linear(20, 70), torch.randn(3, 70)
+    assert torch.allclose(kernel.product(layer, inputs), layer(inputs), atol=1e-4)
+    assert not list(tmp_path.rglob("*.so"))
+    assert not list(tmp_path.glob("sequoia-*"))
+
+
+def test_a_cache_that_cannot_be_written_to_does_not_keep_the_kernel_from_being_used(
+    monkeypatch, tmp_path, compiler
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SEQUOIA_CACHE", str(tmp_path / "file" / "cache"))
+    kernel, layer, inputs = load_kernel(), linear(20, 70), torch.randn(3, 70)
+    assert torch.allclose(kernel.product(layer, inputs), layer(inputs), atol=1e-4)
 
 
 def test_without_a_compiler_there_is_none(monkeypatch):

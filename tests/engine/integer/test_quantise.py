@@ -3,19 +3,20 @@
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig
 
-from decoding import PROMPT, TREE, tree_logits
+from decoding import PROMPT, TREE, new_ids, tree_logits
 from features import feature_draft
-from models import tiny_model
-from sequoia_cli.core.tree import chain
+from models import random_model, tiny_model
+from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.fast.block import FastBlock
 from sequoia_cli.engine.integer import blocks
 from sequoia_cli.engine.integer.arithmetic import round_weight
 from sequoia_cli.engine.integer.kernel import Kernel
-from sequoia_cli.engine.integer.linear import IntegerEmbedding, IntegerLinear
-from sequoia_cli.engine.integer.quantise import is_quantised, quantise
+from sequoia_cli.engine.integer.linear import IntegerEmbedding, IntegerLinear, unrounded
+from sequoia_cli.engine.integer.quantise import is_quantised, quantise, share_left
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention, check_what_decodes
 
@@ -93,9 +94,7 @@ def test_an_embedding_that_does_more_than_look_up_stays_with_the_rounded_weights
 def test_models_that_share_a_weight_share_its_numbers():
     first, second = tiny_model("llama"), tiny_model("llama", seed=3)
     second.lm_head.weight = first.lm_head.weight
-    made = {}
-    quantise(first, made)
-    quantise(second, made)
+    quantise(first, second)
     assert second.lm_head is first.lm_head
     assert second.model.layers[0].mlp.up_proj is not first.model.layers[0].mlp.up_proj
 
@@ -180,6 +179,103 @@ def test_a_feature_draft_runs_in_the_kernel_with_its_part_of_the_targets_head(co
     ]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", IN_KERNEL)
+def test_states_in_half_precision_do_not_go_into_the_kernel_whole(family, dtype, compiler):
+    model = tiny_model(family, **IN_KERNEL[family]).to(dtype)
+    quantise(model)
+    model = LanguageModel(model)
+    check_tree_attention(model, "it")
+    model.make_fast()
+    assert model.compile(lambda line: pytest.fail(line))
+    check_what_decodes(model, "it")
+    assert len([token for step in Decoder(model).decode(PROMPT, 24) for token in step.tokens]) == 24
+
+
+def test_scales_keep_their_dtype_whatever_the_model_is_converted_to():
+    layer, inputs = IntegerLinear.of(torch.randn(20, 70), torch.randn(20)), torch.randn(3, 70)
+    expected = layer(inputs)
+    assert layer.bias.shape == (20,)
+    assert torch.equal(layer.to(torch.bfloat16).double()(inputs), expected)
+
+
+def test_a_tied_model_without_other_parameters_still_has_a_dtype(compiler):
+    config = AutoConfig.for_model(
+        "olmo",
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    model = random_model(config).to(torch.bfloat16)
+    quantise(model)
+    assert LanguageModel(model).dtype == torch.bfloat16
+    assert new_ids(Decoder(LanguageModel(model)), PROMPT, 4)
+
+
+def test_layers_of_one_weight_and_other_biases_stay_apart():
+    weight = nn.Parameter(torch.randn(20, 70))
+    model = nn.ModuleList(nn.Linear(70, 20) for _ in range(3))
+    for layer in model:
+        layer.weight = weight
+    model[2].bias = model[1].bias
+    biases = [layer.bias.detach().clone() for layer in model]
+    quantise(model)
+    assert all(torch.equal(layer.bias, bias) for layer, bias in zip(model, biases, strict=True))
+    assert model[0] is not model[1]
+    assert model[1] is model[2]
+
+
+def test_weights_that_are_in_no_plain_linear_layer_are_counted():
+    model = tiny_model("llama")
+    quantise(model)
+    assert share_left(model) == 0
+    model = tiny_model("mixtral")
+    quantise(model)
+    experts = sum(part.numel() for name, part in model.named_parameters() if "experts" in name)
+    rounded = sum(layer.out_features * layer.in_features for layer in blocks.integer_layers(model))
+    router = sum(part.numel() for name, part in model.named_parameters() if name.endswith("gate.weight"))
+    assert share_left(model) == pytest.approx((experts + router) / (experts + router + rounded))
+
+
+def test_unrounded_inputs_are_multiplied_by_the_weights_as_they_are():
+    layer, inputs = IntegerLinear.of(torch.randn(20, 70), torch.randn(20)), torch.randn(3, 70)
+    with unrounded():
+        found = layer(inputs)
+    assert torch.allclose(found, nn.functional.linear(inputs, layer.weight, layer.bias), atol=1e-5)
+    assert not torch.equal(layer(inputs), found)
+
+
+def test_a_layer_of_another_plan_is_not_taken_for_one_of_this():
+    """Its branches are added with a factor near 1, which rounding would hide."""
+    model = tiny_model("granite", residual_multiplier=0.96)
+    quantise(model)
+    model = LanguageModel(model)
+    model.make_fast()
+    assert not [module for module in model.model.modules() if isinstance(module, FastBlock)]
+
+
+def test_a_prompt_of_several_pieces_is_followed_by_the_same_text_with_and_without_a_tree(compiler):
+    settings = {**WIDE, "max_position_embeddings": 1024}
+    model = quantised("llama", **settings)
+    draft = IndependentDraft(quantised("llama", seed=3, **settings), model.vocabulary)
+    prompt = [number * 7 % 64 for number in range(700)]
+    plain = new_ids(Decoder(model), prompt, 24)
+    assert new_ids(Decoder(model, [draft], TREE), prompt, 24) == plain
+
+
+def test_a_tree_of_more_nodes_than_the_kernel_takes_at_once(compiler):
+    model = quantised("llama", **WIDE)
+    wide = TokenTree((-1, *[0] * 20, *range(1, 21), *range(21, 41)))
+    *nodes, _ = tree_logits(model, wide)[0]
+    assert torch.equal(nodes[-1], one_by_one(model, wide.path(wide.size - 1)))
+
+
 def test_without_a_kernel_it_is_the_same_model_and_the_user_is_told(monkeypatch):
     def none():
         raise blocks.Unusable("no C++ compiler was found (install g++)")
@@ -189,6 +285,7 @@ def test_without_a_kernel_it_is_the_same_model_and_the_user_is_told(monkeypatch)
     assert not model.compile(said.append)
     why = "no C++ compiler was found (install g++)"
     assert said == [f"products of 8-bit integers run without their kernel, which is slow: {why}"]
+    assert new_ids(Decoder(model), PROMPT, 24) == new_ids(Decoder(quantised("llama", "plain")), PROMPT, 24)
 
 
 def test_a_kernel_with_other_products_is_not_used(monkeypatch, compiler):

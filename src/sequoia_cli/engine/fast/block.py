@@ -184,9 +184,13 @@ class FastBlock(nn.Module):
             return False
         if not kept.layers[self.layer_index].is_initialized:
             return False
+        if self.in_kernel is not None and states.dtype != torch.float32:
+            return False
         if mask is None:
             return states.shape[1] == 1
-        return mask.dtype == states.dtype or (self.in_kernel is not None and mask.dtype == torch.bool)
+        # transformers makes masks of booleans, for one row and for the pieces of a prompt.
+        one = self.in_kernel is not None and states.shape[1] == 1
+        return mask.dtype == states.dtype or (one and mask.dtype == torch.bool)
 
     def _run_compiled(
         self, states: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], kept: TreeCache
@@ -208,9 +212,26 @@ class FastBlock(nn.Module):
     ) -> Tensor:
         assert self.in_kernel is not None
         self.shared.rotation(rotation)  # tells this forward from the one before
+        turns = rotation[0].to(states.dtype), rotation[1].to(states.dtype)
         seen = self.shared.seen(mask, self.in_kernel.seen)
         keys, values, end = kept.layers[self.layer_index].reserve(states.shape[1])
-        return self.in_kernel(states, rotation, keys, values, end, seen)
+        return self.in_kernel(states, turns, keys, values, end, seen)
+
+
+def trial_outputs(block: FastBlock, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Random states (1, 9, hidden), and a block's for them: a prompt of five, then three rows, then one."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(1, 9, block.into_attention.in_features, generator=generator).to(dtype)
+    angles = torch.arange(9 * block.width, dtype=torch.float32).view(1, 9, block.width)
+    rotation = angles.cos().to(dtype), angles.sin().to(dtype)
+    mask = torch.zeros(1, 1, 3, 8, dtype=dtype)
+    mask[..., 5:] = torch.full((3, 3), torch.finfo(dtype).min).triu(1)
+    cache, outputs = TreeCache(block.layer_index + 1, 16), []
+    for first, end, seen in ((0, 5, None), (5, 8, mask), (8, 9, None)):
+        part = slice(first, end)
+        turns = rotation[0][:, part], rotation[1][:, part]
+        outputs.append(block(states[:, part], seen, position_embeddings=turns, cache=cache))
+    return states, torch.cat(outputs, 1)
 
 
 def agrees(found: Tensor, expected: Tensor, states: Tensor, rounded: bool = False) -> bool:

@@ -20,9 +20,8 @@ import transformers
 from torch import Tensor, nn
 
 from sequoia_cli.core.paths import cache_dir
-from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.fast import layer_function
-from sequoia_cli.engine.fast.block import Compiled, FastBlock, agrees
+from sequoia_cli.engine.fast.block import Compiled, FastBlock, agrees, trial_outputs
 from sequoia_cli.engine.fast.layer_function import LayerFunction, define_products, norms, products
 from sequoia_cli.engine.fast.norms import FastNorm
 from sequoia_cli.engine.fast.packages import (
@@ -185,21 +184,9 @@ def _make(block: FastBlock, place: Path) -> None:
 
 @torch.inference_mode()
 def _gives_the_same(block: FastBlock, run: Compiled) -> bool:
-    """Compare compiled and not compiled, for a prompt, three rows behind it, and one behind those."""
-    generator = torch.Generator().manual_seed(0)
-    states = torch.randn(1, 9, block.into_attention.in_features, generator=generator)
-    states = states.to(products(block)[-1].operands[0].dtype)
-    angles = torch.arange(9 * block.width, dtype=torch.float32).view(1, 9, block.width)
-    rotation = angles.cos().to(states.dtype), angles.sin().to(states.dtype)
-    mask = torch.zeros(1, 1, 3, 8, dtype=states.dtype)
-    mask[..., 5:] = torch.full((3, 3), torch.finfo(states.dtype).min).triu(1)
-    found = []
-    for compiled in (None, run):
-        block.compiled = compiled
-        cache, outputs = TreeCache(block.layer_index + 1, 16), []
-        for first, end, seen in ((0, 5, None), (5, 8, mask), (8, 9, None)):
-            part = slice(first, end)
-            turns = rotation[0][:, part], rotation[1][:, part]
-            outputs.append(block(states[:, part], seen, position_embeddings=turns, cache=cache))
-        found.append(torch.cat(outputs, 1))
-    return agrees(found[1], found[0], states)
+    """Compare compiled and not compiled."""
+    dtype = products(block)[-1].operands[0].dtype
+    block.compiled = None
+    states, expected = trial_outputs(block, dtype)
+    block.compiled = run
+    return agrees(trial_outputs(block, dtype)[1], expected, states)

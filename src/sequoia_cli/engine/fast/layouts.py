@@ -2,7 +2,7 @@
 
 oneDNN's own layout wins on most processors, torch's plain one on some; a dtype's name does not tell. What
 was measured is kept in the cache, so that a model multiplies the same way, and writes the same text, in every
-run.
+run; without a cache that can be written, within a process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TIMES = 7
 #: Seconds by layout for each of `ROWS`.
 Seconds = dict[str, list[float]]
 
-#: What this process knows by the name of a shape: one that was not kept must not be measured twice.
+#: Timings by file, for where the cache cannot be written: a shape must not be measured twice in a process.
 _known: dict[str, dict[str, Seconds]] = {}
 #: The shapes that this process has asked for.
 _used: set[str] = set()
@@ -48,20 +48,18 @@ _used: set[str] = set()
 def laid_out(weight: Tensor) -> Tensor:
     """`weight` (outputs, width) in the layout whose product is the fastest where it lies."""
     weight = weight.contiguous()
-    packed = _packed(weight)
-    if packed is None:
+    if not can_pack(weight):
         return weight
-    return packed if layout_of(weight, packed) == PACKED else weight
-
-
-def layout_of(weight: Tensor, packed: Tensor) -> str:
-    """The faster of `LAYOUTS` for the shape of a weight, by what was measured or is measured now."""
+    packed = None
     seconds = _timings().get(name := _name(weight))
     if seconds is None:
+        packed = pack(weight)
         seconds = _measured(weight, packed)
         _keep(name, seconds)
     _used.add(name)
-    return faster(seconds)
+    if faster(seconds) == PLAIN:
+        return weight
+    return pack(weight) if packed is None else packed
 
 
 def faster(seconds: Seconds) -> str:
@@ -93,19 +91,22 @@ def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return linear(inputs, weight, bias)
 
 
-def _packed(weight: Tensor) -> Tensor | None:
-    """The weight in oneDNN's own layout; None where this processor or this torch has none."""
+def can_pack(weight: Tensor) -> bool:
+    """Whether oneDNN has a layout of its own for a weight on this processor, with this torch."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return None
+        return False
     ops = _ops.mkldnn
     supported = {
         torch.float32: lambda: True,
         torch.bfloat16: ops._is_mkldnn_bf16_supported,
         torch.float16: ops._is_mkldnn_fp16_supported,
     }
-    if weight.dtype not in supported or not supported[weight.dtype]():
-        return None
-    packed: Tensor = ops._reorder_linear_weight(weight, None)
+    return weight.dtype in supported and bool(supported[weight.dtype]())
+
+
+def pack(weight: Tensor) -> Tensor:
+    """The weight in that layout."""
+    packed: Tensor = _ops.mkldnn._reorder_linear_weight(weight, None)
     return packed
 
 
@@ -131,7 +132,7 @@ def _keep(name: str, seconds: Seconds) -> None:
     with suppress(OSError, SequoiaError):  # a convenience: without it the next run measures again
         place.parent.mkdir(parents=True, exist_ok=True)
         with locked(place):
-            write_atomically(place, json.dumps({**_kept(place), name: seconds}, indent=1))
+            write_atomically(place, json.dumps({**_kept(place), name: seconds}, indent=1, allow_nan=False))
 
 
 def _kept(place: Path) -> dict[str, Seconds]:

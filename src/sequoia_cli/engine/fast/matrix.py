@@ -23,7 +23,7 @@ class Matrix(NamedTuple):
         return len(self.weight)
 
 
-#: A rounded layer is its own matrix: what it multiplies by cannot be told apart from how it does.
+#: A rounded layer is used as its own matrix.
 AnyMatrix = Matrix | IntegerLinear
 
 

@@ -36,14 +36,17 @@ def compiler() -> tuple[str, str] | None:
     return found, said.partition("\n")[0]
 
 
-def folder_for_libraries(kept: Path) -> Path:
-    """`kept`, or where it is noexec a folder of this process's own. Raises `Unusable` where there is none."""
-    if _no_libraries(kept) is None:
-        return kept
+def holds_libraries(folder: Path) -> bool:
+    """Whether libraries can be written to a folder and loaded from it."""
+    return _no_libraries(folder) is None
+
+
+def folder_for_libraries() -> Path:
+    """The usual folder for what is temporary. Raises `Unusable` where libraries cannot be loaded from it."""
     usual = _usual_folder()
     if (why := _no_libraries(usual)) is not None:
         raise Unusable(f"{usual} {why} (set TMPDIR to a folder that libraries can be loaded from)")
-    return Path(tempfile.mkdtemp(prefix="sequoia-", dir=usual))
+    return usual
 
 
 @contextmanager

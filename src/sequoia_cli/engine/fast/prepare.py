@@ -120,10 +120,10 @@ def _weights_watched(modules: Iterable[nn.Module]) -> Iterator[set[nn.Module]]:
     def attribute(self: nn.Module, name: str) -> Any:
         if name in ("weight", "bias") and self not in running:
             read.add(self)
-        return nn.Module.__getattr__(self, name)
+        return object.__getattribute__(self, name)
 
     watched = {
-        kind: type(kind.__name__, (kind,), {"forward": forward, "__getattr__": attribute})
+        kind: type(kind.__name__, (kind,), {"forward": forward, "__getattribute__": attribute})
         for kind in set(kinds.values())
     }
     for module, kind in kinds.items():

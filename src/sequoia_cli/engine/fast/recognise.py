@@ -11,7 +11,6 @@ from torch import nn
 
 from sequoia_cli.engine.fast.block import FastBlock, Parts, Shared, agrees
 from sequoia_cli.engine.fast.matrix import matrix_named, matrix_of, stacked
-from sequoia_cli.engine.integer.linear import IntegerLinear
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
@@ -43,8 +42,7 @@ def fast_block(layer: nn.Module, shared: Shared, call: Call) -> FastBlock | None
         return None
     block = FastBlock(_parts(layer), shared)
     output = block(*call.arguments, **call.named)
-    rounded = isinstance(block.into_attention, IntegerLinear)
-    return block if agrees(output, call.output, call.arguments[0], rounded) else None
+    return block if agrees(output, call.output, call.arguments[0]) else None
 
 
 def _reads_positions(layer: nn.Module, call: Call) -> bool:

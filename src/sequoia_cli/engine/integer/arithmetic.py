@@ -20,7 +20,7 @@ BLOCK, QUAD = 16, 4
 def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest numbers (outputs, width), int8, and scales (outputs,), float32.
 
-    Of the weights that these stand for, they are the same numbers again.
+    Rounding the weights that these represent gives the same numbers.
     """
     wide = weight.float()
     scales = wide.abs().amax(1) / LARGEST
@@ -44,15 +44,16 @@ def round_inputs(inputs: Tensor) -> tuple[Tensor, Tensor]:
     return numbers, peaks / LARGEST + (grouped * 0).sum(-1)
 
 
-def product(inputs: Tensor, numbers: Tensor, scales: Tensor) -> Tensor:
-    """(rows, outputs), float32, of (rows, width) inputs, (outputs, width) numbers and (outputs,) scales."""
+def product(inputs: Tensor, numbers: Tensor, scales: Tensor, outputs: int) -> Tensor:
+    """(rows, outputs), float32, of (rows, width) inputs, `packed` numbers and scales of whole blocks."""
     given, given_scales = round_inputs(inputs)
-    outputs, width = numbers.shape
-    filled = given.new_zeros(outputs, given.shape[1] * GROUP)
-    filled[:, :width] = numbers
-    # Sums of a group stay below 2^24, so that they are exact in float32.
-    sums = given.transpose(0, 1) @ filled.view(outputs, -1, GROUP).permute(1, 2, 0)
-    return (sums * given_scales.T[..., None]).sum(0) * scales
+    found = given.new_zeros(len(given), len(scales))
+    quads = GROUP // QUAD
+    for group in range(given.shape[1]):
+        part = numbers[:, group * quads : (group + 1) * quads].transpose(1, 2).reshape(-1, GROUP)
+        # Sums of a group stay below 2^24, so that they are exact in float32.
+        found += given[:, group] @ part.float().T * given_scales[:, group, None]
+    return (found * scales)[:, :outputs]
 
 
 def packed(numbers: Tensor) -> Tensor:

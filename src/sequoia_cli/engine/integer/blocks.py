@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
-from sequoia_cli.engine.cache import TreeCache
-from sequoia_cli.engine.fast.block import FastBlock, agrees
+from sequoia_cli.engine.fast.block import FastBlock, agrees, trial_outputs
 from sequoia_cli.engine.fast.linear import SiblingLinear
 from sequoia_cli.engine.fast.norms import FastNorm
 from sequoia_cli.engine.fast.packages import Unusable
@@ -33,9 +32,10 @@ _ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (silu, _gelu_tanh)
 
 
 def use_kernel(model: nn.Module, announce: Callable[[str], None]) -> bool:
-    """Let the rounded layers of a fast model on the CPU run in the kernel; returns whether they do.
+    """Let the rounded layers of a model on the CPU run in the kernel; returns whether they do.
 
-    `announce` is told why not: without a C++ compiler, mostly. They run as before then, which is slow.
+    In a fast model, whole decoder layers do. `announce` is told why not: without a C++ compiler, mostly. They
+    run as before then, which is slow.
     """
     linears = [linear for linear in integer_layers(model) if linear.numbers.device.type == "cpu"]
     if not linears:
@@ -46,6 +46,8 @@ def use_kernel(model: nn.Module, announce: Callable[[str], None]) -> bool:
     except (Unusable, OSError) as failure:
         announce(f"products of 8-bit integers run without their kernel, which is slow: {failure}")
         return False
+    if not kernel.has_threads and torch.get_num_threads() > 1:
+        announce("products of 8-bit integers run on one thread: the C++ compiler has no OpenMP")
     for linear in linears:
         linear.kernel = kernel
     for block in (module for module in model.modules() if isinstance(module, FastBlock)):
@@ -74,8 +76,9 @@ def require_right_products(kernel: Kernel, linears: list[IntegerLinear]) -> None
     generator = torch.Generator().manual_seed(0)
     for linear in shapes.values():
         inputs = torch.randn(3, linear.in_features, generator=generator)
-        linear.kernel = None
+        before, linear.kernel = linear.kernel, None
         expected, found = linear(inputs), kernel.product(linear, inputs)
+        linear.kernel = before
         if not (found - expected).abs().max() <= _PRODUCT_TOLERANCE * expected.abs().max():
             raise Unusable("its products are not those of its slow twin")
 
@@ -97,9 +100,10 @@ def _run_whole(block: FastBlock, kernel: Kernel, announce: Callable[[str], None]
         block.scale,
         activation,
     )
-    states, expected = _outputs(block)
-    block.in_kernel = call
-    _, found = _outputs(block)
+    with torch.inference_mode():
+        states, expected = trial_outputs(block, torch.float32)
+        block.in_kernel = call
+        _, found = trial_outputs(block, torch.float32)
     if not agrees(found, expected, states, rounded=True):
         block.in_kernel = None
         announce("a layer gives other states in the kernel than it should: it runs without")
@@ -115,19 +119,3 @@ def _activation(module: nn.Module) -> int | None:
         if (found - known(places)).abs().max() <= 1e-6:
             return number
     return None
-
-
-@torch.inference_mode()
-def _outputs(block: FastBlock) -> tuple[Tensor, Tensor]:
-    """Random states, and a block's for them: three rows after a prompt of five, and one row after those."""
-    generator = torch.Generator().manual_seed(0)
-    states = torch.randn(1, 9, block.into_attention.in_features, generator=generator)
-    angles = torch.arange(9 * block.width, dtype=torch.float32).view(1, 9, block.width)
-    mask = torch.zeros(1, 1, 3, 8)
-    mask[..., 5:] = torch.full((3, 3), torch.finfo(torch.float32).min).triu(1)
-    cache, outputs = TreeCache(block.layer_index + 1, 16), []
-    for first, end, seen in ((0, 5, None), (5, 8, mask), (8, 9, None)):
-        part = slice(first, end)
-        rotation = angles[:, part].cos(), angles[:, part].sin()
-        outputs.append(block(states[:, part], seen, position_embeddings=rotation, cache=cache))
-    return states, torch.cat(outputs, 1)

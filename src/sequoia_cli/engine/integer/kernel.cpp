@@ -43,10 +43,10 @@ struct Set {
         return _mm512_xor_si512(_mm512_loadu_si512(at), _mm512_set1_epi8(-128));
     }
     static Sums start(int sum) { return _mm512_set1_epi32(sum); }
-    static Sums add(Sums sums, Weights weights, const Input* inputs) {
+    static void add(Sums& sums, Weights weights, const Input* inputs) {
         int quad;
         std::memcpy(&quad, inputs, sizeof quad);
-        return _mm512_dpbusd_epi32(sums, weights, _mm512_set1_epi32(quad));
+        sums = _mm512_dpbusd_epi32(sums, weights, _mm512_set1_epi32(quad));
     }
     static Floats zero() { return _mm512_setzero_ps(); }
     static Floats scaled(Sums sums, float scale, Floats onto) {
@@ -69,12 +69,12 @@ struct Set {
                 _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16)))};
     }
     static Sums start(int) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-    static Sums add(Sums sums, Weights weights, const Input* inputs) {
+    static void add(Sums& sums, Weights weights, const Input* inputs) {
         long long bits;
         std::memcpy(&bits, inputs, sizeof bits);
         const __m256i quad = _mm256_set1_epi64x(bits);
-        return {_mm256_add_epi32(sums.first, _mm256_madd_epi16(weights.first, quad)),
-                _mm256_add_epi32(sums.second, _mm256_madd_epi16(weights.second, quad))};
+        sums.first = _mm256_add_epi32(sums.first, _mm256_madd_epi16(weights.first, quad));
+        sums.second = _mm256_add_epi32(sums.second, _mm256_madd_epi16(weights.second, quad));
     }
     static Floats zero() { return _mm256_setzero_ps(); }
     static Floats scaled(Sums sums, float scale, Floats onto) {
@@ -96,10 +96,10 @@ struct Set {
     using Floats = float32x4_t;
     static Weights weights(const int8_t* at) { return vld1q_s8(at); }
     static Sums start(int) { return vdupq_n_s32(0); }
-    static Sums add(Sums sums, Weights weights, const Input* inputs) {
+    static void add(Sums& sums, Weights weights, const Input* inputs) {
         int32_t quad;
         std::memcpy(&quad, inputs, sizeof quad);
-        return vdotq_s32(sums, weights, vreinterpretq_s8_s32(vdupq_n_s32(quad)));
+        sums = vdotq_s32(sums, weights, vreinterpretq_s8_s32(vdupq_n_s32(quad)));
     }
     static Floats zero() { return vdupq_n_f32(0); }
     static Floats scaled(Sums sums, float scale, Floats onto) {
@@ -123,11 +123,10 @@ struct Set {
         return found;
     }
     static Sums start(int) { return {}; }
-    static Sums add(Sums sums, const Weights& weights, const Input* inputs) {
+    static void add(Sums& sums, const Weights& weights, const Input* inputs) {
         for (int output = 0; output < OUTPUTS; output++)
             for (int place = 0; place < QUAD; place++)
                 sums.values[output] += weights.values[output * QUAD + place] * inputs[place];
-        return sums;
     }
     static Floats zero() { return {}; }
     static Floats scaled(const Sums& sums, float scale, Floats onto) {
@@ -142,70 +141,127 @@ struct Set {
 
 // ---------------------------------------------------------------- floats, LANES at once
 
+// LANES floats in as many vectors as this processor needs for them, so that every sum has the same order everywhere.
 constexpr int LANES = 16;
-typedef float Wide __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t WideInt __attribute__((vector_size(4 * LANES)));
+#if defined(__AVX512F__)
+constexpr int NATIVE = 16;
+#elif defined(__AVX__)
+constexpr int NATIVE = 8;
+#else
+constexpr int NATIVE = 4;
+#endif
+typedef float Native __attribute__((vector_size(4 * NATIVE)));
+typedef float Unaligned __attribute__((vector_size(4 * NATIVE), aligned(4), may_alias));
+typedef int32_t NativeInt __attribute__((vector_size(4 * NATIVE)));
+typedef float Quarter __attribute__((vector_size(4 * LANES / 4)));
+
+struct Wide {
+    static constexpr int PARTS = LANES / NATIVE;
+    Native part[PARTS];
+};
+
+// `compute` for each vector of the arguments.
+template <class Compute, class... Arguments>
+inline Wide each(Compute compute, const Arguments&... arguments) {
+    Wide found;
+    for (int part = 0; part < Wide::PARTS; part++) found.part[part] = compute(arguments.part[part]...);
+    return found;
+}
 
 inline Wide load(const float* at) {
     Wide found;
-    std::memcpy(&found, at, sizeof found);
+    for (int part = 0; part < Wide::PARTS; part++)
+        found.part[part] = *reinterpret_cast<const Unaligned*>(at + part * NATIVE);
     return found;
 }
-inline void store(float* at, Wide values) { std::memcpy(at, &values, sizeof values); }
-inline Wide all(float value) { return Wide{} + value; }
+inline void store(float* at, const Wide& values) {
+    for (int part = 0; part < Wide::PARTS; part++)
+        *reinterpret_cast<Unaligned*>(at + part * NATIVE) = values.part[part];
+}
+inline Wide all(float value) {
+    Wide found;
+    for (Native& part : found.part) part = Native{} + value;
+    return found;
+}
+inline Wide operator+(const Wide& a, const Wide& b) {
+    return each([](Native x, Native y) { return x + y; }, a, b);
+}
+inline Wide operator-(const Wide& a, const Wide& b) {
+    return each([](Native x, Native y) { return x - y; }, a, b);
+}
+inline Wide operator*(const Wide& a, const Wide& b) {
+    return each([](Native x, Native y) { return x * y; }, a, b);
+}
+inline Wide operator/(const Wide& a, const Wide& b) {
+    return each([](Native x, Native y) { return x / y; }, a, b);
+}
+inline Wide higher(const Wide& a, const Wide& b) {
+    return each([](Native x, Native y) { return x > y ? x : y; }, a, b);
+}
+inline Wide magnitude(const Wide& a) {
+    return each([](Native x) { return (Native)((NativeInt)x & (NativeInt{} + 0x7fffffff)); }, a);
+}
 
 // Nothing here is contracted by the compiler (see the flags), so that a row is computed the same wherever it stands.
-inline Wide fused(Wide a, Wide b, Wide c) {
+inline Native fused(Native a, Native b, Native c) {
 #if defined(__AVX512F__)
-    return (Wide)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+    return (Native)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX__) && defined(__FMA__)
+    return (Native)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_NEON) && defined(__ARM_FEATURE_FMA)
+    return (Native)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
-    Wide found;
-    for (int lane = 0; lane < LANES; lane++) found[lane] = std::fma(a[lane], b[lane], c[lane]);
+    Native found;
+    for (int lane = 0; lane < NATIVE; lane++) found[lane] = std::fma(a[lane], b[lane], c[lane]);
     return found;
 #endif
 }
-
-inline float total(Wide values) {
-    float lanes[LANES];
-    std::memcpy(lanes, &values, sizeof lanes);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
-    return lanes[0];
+inline Wide fused(const Wide& a, const Wide& b, const Wide& c) {
+    return each([](Native x, Native y, Native z) { return fused(x, y, z); }, a, b, c);
 }
 
-inline float largest(Wide values) {
-    float lanes[LANES];
-    std::memcpy(lanes, &values, sizeof lanes);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int lane = 0; lane < half; lane++) lanes[lane] = std::max(lanes[lane], lanes[lane + half]);
-    return lanes[0];
+// One of all lanes: they are folded in half, again and again.
+template <class Fold>
+inline float folded(const Wide& values, Fold fold) {
+    Quarter quarters[4];
+    for (int quarter = 0; quarter < 4; quarter++) {
+        const Native& part = values.part[quarter * 4 / NATIVE];
+        const int first = quarter * 4 % NATIVE;
+        quarters[quarter] = Quarter{part[first], part[first + 1], part[first + 2], part[first + 3]};
+    }
+    const Quarter four = fold(fold(quarters[0], quarters[2]), fold(quarters[1], quarters[3]));
+    const Quarter two = fold(four, Quarter{four[2], four[3], four[0], four[1]});
+    return fold(two, Quarter{two[1], two[0], two[3], two[2]})[0];
 }
-
-inline Wide higher(Wide a, Wide b) { return a > b ? a : b; }
-inline Wide magnitude(Wide a) {
-    return (Wide)((WideInt)a & (WideInt{} + 0x7fffffff));
+inline float total(const Wide& values) {
+    return folded(values, [](Quarter a, Quarter b) { return a + b; });
+}
+inline float largest(const Wide& values) {
+    return folded(values, [](Quarter a, Quarter b) { return a > b ? a : b; });
 }
 
 // e to the power of x to about 1e-7 of it: 2^n times a polynomial in what is left, within ln(2)/2 (Cephes' degrees).
-inline Wide exponential(Wide x) {
-    const Wide low = all(-87.f), high = all(88.f);
-    const WideInt unknown = (x != x);
-    Wide bounded = x < low ? low : x;
+inline Native exponential(Native x) {
+    const Native none = {}, low = none - 87.f, high = none + 88.f, round = none + 12582912.f;
+    Native bounded = x < low ? low : x;
     bounded = bounded > high ? high : bounded;
-    const Wide shifted = fused(bounded, all(1.44269504f), all(12582912.f));  // rounds to a whole number
-    const Wide whole = shifted - all(12582912.f);
-    Wide rest = fused(whole, all(-0.693359375f), bounded);
-    rest = fused(whole, all(2.12194440e-4f), rest);
-    Wide power = all(1.9875691500e-4f);
-    power = fused(power, rest, all(1.3981999507e-3f));
-    power = fused(power, rest, all(8.3334519073e-3f));
-    power = fused(power, rest, all(4.1665795894e-2f));
-    power = fused(power, rest, all(1.6666665459e-1f));
-    power = fused(power, rest, all(5.0000001201e-1f));
-    power = fused(power, rest * rest, rest) + all(1.f);
-    const WideInt exponent = ((WideInt)shifted - (WideInt)all(12582912.f)) << 23;
-    const Wide found = (Wide)((WideInt)power + exponent);
-    return unknown ? x : found;
+    const Native shifted = fused(bounded, none + 1.44269504f, round);  // rounds to a whole number
+    const Native whole = shifted - round;
+    Native rest = fused(whole, none - 0.693359375f, bounded);
+    rest = fused(whole, none + 2.12194440e-4f, rest);
+    Native power = none + 1.9875691500e-4f;
+    power = fused(power, rest, none + 1.3981999507e-3f);
+    power = fused(power, rest, none + 8.3334519073e-3f);
+    power = fused(power, rest, none + 4.1665795894e-2f);
+    power = fused(power, rest, none + 1.6666665459e-1f);
+    power = fused(power, rest, none + 5.0000001201e-1f);
+    power = fused(power, rest * rest, rest) + 1.f;
+    const NativeInt exponent = ((NativeInt)shifted - (NativeInt)round) << 23;
+    const Native found = (Native)((NativeInt)power + exponent);
+    return x != x ? x : found;
+}
+inline Wide exponential(const Wide& x) {
+    return each([](Native part) { return exponential(part); }, x);
 }
 
 // ---------------------------------------------------------------- products
@@ -240,7 +296,7 @@ struct Rounded {
         Wide most = all(0.f), nothing = all(0.f);
         for (const Wide& part : parts) {
             most = higher(magnitude(part), most);
-            nothing += part * all(0.f);  // not a number where a value is not finite
+            nothing = nothing + part * all(0.f);  // not a number where a value is not finite
         }
         const float peak = largest(most);
         const size_t place = size_t(row) * groups + group;
@@ -289,10 +345,14 @@ inline void multiply(const int8_t* weights, const Rounded& inputs, int first, fl
     for (int group = 0; group < groups; group++) {
         Set::Sums exact[COUNT];
         for (int row = 0; row < COUNT; row++) exact[row] = Set::start(sums[row * groups + group]);
-        for (int quad = 0; quad < GROUP; quad += QUAD, weights += BLOCK * QUAD, rows += QUAD) {
-            const Set::Weights numbers = Set::weights(weights);
-            for (int row = 0; row < COUNT; row++) exact[row] = Set::add(exact[row], numbers, rows + row * width);
+        // Rolled up, the sums are copied from register to register.
+#pragma GCC unroll 16
+        for (int place = 0; place < GROUP; place += QUAD) {
+            const Set::Weights numbers = Set::weights(weights + place * BLOCK);
+            for (int row = 0; row < COUNT; row++) Set::add(exact[row], numbers, rows + row * width + place);
         }
+        weights += GROUP * BLOCK;
+        rows += GROUP;
         for (int row = 0; row < COUNT; row++)
             found[row] = Set::scaled(exact[row], scales[row * groups + group], found[row]);
     }
@@ -333,11 +393,11 @@ struct Layer {
     Matrix into_attention, out_of_attention, into_mlp, out_of_mlp;
     const float *before_attention, *before_mlp;
     float before_attention_eps, before_mlp_eps, scale;
-    int32_t queries, keys, width, activation;
+    int32_t query_heads, key_heads, width, activation;
 };
 
 inline Wide activated(Wide x, int activation) {
-    if (activation == SILU) return x / (all(1.f) + exponential(-x));
+    if (activation == SILU) return x / (all(1.f) + exponential(all(0.f) - x));
     // x/2 (1 + tanh(u)), and tanh(u) = 1 - 2 / (1 + exp(2u)).
     const Wide inner = all(0.7978845608f) * fused(all(0.044715f) * x * x, x, x);
     const Wide tanh = all(1.f) - all(2.f) / (all(1.f) + exponential(inner + inner));
@@ -371,13 +431,37 @@ inline void turn(float* head, const float* cosines, const float* sines, int widt
     }
 }
 
-// One query over the rows of the cache that it sees, in their order.
+// COUNT vectors of the sum of `values` times their weights.
+template <int COUNT>
+inline void take(const float* values, int width, const int32_t* columns, int count, const std::vector<float>& weights,
+                 float factor, float* into) {
+    Native even[COUNT] = {}, odd[COUNT] = {};
+    const auto add = [&](Native* onto, int place) {
+        const float* value = values + size_t(columns ? columns[place] : place) * width;
+        const Native weight = Native{} + weights[place];
+        for (int at = 0; at < COUNT; at++)
+            onto[at] = fused(weight, *reinterpret_cast<const Unaligned*>(value + at * NATIVE), onto[at]);
+    };
+    int place = 0;
+    for (; place + 1 < count; place += 2) {
+        add(even, place);
+        add(odd, place + 1);
+    }
+    if (place < count) add(even, place);
+    for (int at = 0; at < COUNT; at++)
+        *reinterpret_cast<Unaligned*>(into + at * NATIVE) = (even[at] + odd[at]) * factor;
+}
+
+// One query over the rows of the cache that it sees, in their order: `columns`, or the first `count`.
 void attend(const float* query, const float* keys, const float* values, int width, const int32_t* columns, int count,
             float scale, std::vector<float>& weights, float* into) {
+    const auto row = [&](const float* rows, int place) {
+        return rows + size_t(columns ? columns[place] : place) * width;
+    };
     weights.resize((count + LANES - 1) / LANES * LANES);
     float most = -INFINITY, unknown = 0;
     for (int place = 0; place < count; place++) {
-        const float* key = keys + size_t(columns ? columns[place] : place) * width;
+        const float* key = row(keys, place);
         Wide sum = load(query) * load(key);
         for (int part = LANES; part < width; part += LANES) sum = fused(load(query + part), load(key + part), sum);
         const float score = total(sum) * scale;
@@ -389,24 +473,23 @@ void attend(const float* query, const float* keys, const float* values, int widt
     Wide sum = all(0.f);
     for (int place = 0; place < count; place += LANES) {
         const Wide score = load(&weights[place]) - all(most);
-        const Wide weight = score < all(-87.f) ? all(0.f) : exponential(score);
+        const Wide weight =
+            each([](Native x) { return x < Native{} - 87.f ? Native{} : exponential(x); }, score);
         store(&weights[place], weight);
-        sum += weight;
+        sum = sum + weight;
     }
     const float factor = 1.f / (total(sum) + unknown);
-    for (int part = 0; part < width; part += LANES) {
-        Wide taken = all(0.f);
-        for (int place = 0; place < count; place++) {
-            const float* value = values + size_t(columns ? columns[place] : place) * width;
-            taken = fused(all(weights[place]), load(value + part), taken);
-        }
-        store(into + part, taken * all(factor));
-    }
+    // Several vectors at once, and every other row apart, so that no sum waits for the one before.
+    int part = 0;
+    for (; part + 4 * NATIVE <= width; part += 4 * NATIVE)
+        take<4>(values + part, width, columns, count, weights, factor, into + part);
+    for (; part < width; part += NATIVE)
+        take<1>(values + part, width, columns, count, weights, factor, into + part);
 }
 
 struct Scratch {
     Rounded rounded, inner;
-    std::vector<float> normed, heads, taken, products;
+    std::vector<float> heads, taken;
 };
 
 }  // namespace
@@ -422,13 +505,21 @@ void sequoia_layout(int32_t* group, int32_t* block, int32_t* quad) {
 
 const char* sequoia_instructions() { return Set::NAME; }
 
+int32_t sequoia_has_threads() {
+#ifdef _OPENMP
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 // (rows, width) of inputs to (rows, outputs).
-void sequoia_product(const Matrix* matrix, int32_t rows, const float* inputs, float* results) {
+void sequoia_product(const Matrix* matrix, int32_t threads, int32_t rows, const float* inputs, float* results) {
     static thread_local Rounded rounded;
     Rounded& own = rounded;
     own.resize(rows, matrix->width);
     const int blocks = blocks_of(matrix->outputs);
-#pragma omp parallel
+#pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
         for (int row = 0; row < rows; row++) own.round_row(row, inputs + size_t(row) * matrix->width, matrix->width);
@@ -473,14 +564,14 @@ void sequoia_seen(const float* mask, int32_t stride, int32_t rows, int32_t end, 
 // A layer over (rows, hidden) states, which are changed in place. `keys` and `values` are (heads, capacity, width) and
 // get the new rows before `end`; row r sees counts[r] of them, columns[r * end ...], or all where there are no columns.
 // `cosines` and `sines` are (rows, width).
-void sequoia_layer(const Layer* layer, int32_t rows, float* states, const float* cosines, const float* sines,
+void sequoia_layer(const Layer* layer, int32_t threads, int32_t rows, float* states, const float* cosines, const float* sines,
                    float* keys, float* values, int32_t capacity, int32_t end, const int32_t* columns,
                    const int32_t* counts) {
     static thread_local Scratch scratch;
     Scratch& own = scratch;
     const int hidden = layer->into_attention.width, width = layer->width;
-    const int heads = layer->queries + 2 * layer->keys, inner = layer->out_of_mlp.width;
-    const int all_heads = blocks_of(heads * width) * BLOCK, taken = layer->queries * width;
+    const int heads = layer->query_heads + 2 * layer->key_heads, inner = layer->out_of_mlp.width;
+    const int all_heads = blocks_of(heads * width) * BLOCK, taken = layer->query_heads * width;
     own.rounded.resize(rows, std::max(hidden, taken));
     own.inner.resize(rows, inner);
     own.heads.resize(size_t(rows) * all_heads);
@@ -488,7 +579,7 @@ void sequoia_layer(const Layer* layer, int32_t rows, float* states, const float*
     Rounded &rounded = own.rounded, &gated = own.inner;
     rounded.resize(rows, hidden);
 
-#pragma omp parallel
+#pragma omp parallel num_threads(threads)
     {
         std::vector<float> normed(hidden), scores, products(size_t(rows) * BLOCK), gates(size_t(rows) * GROUP);
         const auto onto_states = [&](const Matrix& matrix, const Rounded& inputs) {
@@ -518,16 +609,16 @@ void sequoia_layer(const Layer* layer, int32_t rows, float* states, const float*
         for (int task = 0; task < rows * heads; task++) {
             const int row = task / heads, head = task % heads;
             float* at = &own.heads[size_t(row) * all_heads + head * width];
-            const int key = head - layer->queries, value = key - layer->keys;
+            const int key = head - layer->query_heads, value = key - layer->key_heads;
             if (value < 0) turn(at, cosines + size_t(row) * width, sines + size_t(row) * width, width);
             if (key < 0) continue;
             float* into = (value < 0 ? keys + size_t(key) * capacity * width : values + size_t(value) * capacity * width);
             std::memcpy(into + size_t(end - rows + row) * width, at, sizeof(float) * width);
         }
 #pragma omp for schedule(static)
-        for (int task = 0; task < rows * layer->queries; task++) {
-            const int row = task / layer->queries, head = task % layer->queries;
-            const size_t at = size_t(head / (layer->queries / layer->keys)) * capacity * width;
+        for (int task = 0; task < rows * layer->query_heads; task++) {
+            const int row = task / layer->query_heads, head = task % layer->query_heads;
+            const size_t at = size_t(head / (layer->query_heads / layer->key_heads)) * capacity * width;
             attend(&own.heads[size_t(row) * all_heads + head * width], keys + at, values + at, width,
                    columns ? columns + size_t(row) * end : nullptr, counts ? counts[row] : end, layer->scale, scores,
                    &own.taken[size_t(row) * taken + head * width]);

@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from sequoia_cli.engine.fast.packages import (
     Unusable,
     compiler,
     folder_for_libraries,
+    holds_libraries,
     make_folder,
     require_own,
 )
@@ -35,7 +37,7 @@ _SOURCE = Path(__file__).with_name("kernel.cpp")
 #: Nothing may be contracted or reordered: a row's results are the same wherever it stands.
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-w")
 
-#: Instructions for what torch is told to use, so that one processor can stand in for another.
+#: Instruction sets to build for where ATEN_CPU_CAPABILITY restricts torch.
 _INSTRUCTIONS = {"avx2": ("-mavx2", "-mfma"), "default": ()}
 
 
@@ -60,8 +62,8 @@ class _Layer(ctypes.Structure):
         ("before_attention_eps", ctypes.c_float),
         ("before_mlp_eps", ctypes.c_float),
         ("scale", ctypes.c_float),
-        ("queries", ctypes.c_int32),
-        ("keys", ctypes.c_int32),
+        ("query_heads", ctypes.c_int32),
+        ("key_heads", ctypes.c_int32),
         ("width", ctypes.c_int32),
         ("activation", ctypes.c_int32),
     )
@@ -94,6 +96,7 @@ class LayerCall:
         columns, counts = (part.data_ptr() for part in seen) if seen is not None else (None, None)
         self._run(
             self._layer,
+            torch.get_num_threads(),
             rows,
             found.data_ptr(),
             cosines.data_ptr(),
@@ -116,9 +119,9 @@ class Kernel:
         self.library = ctypes.CDLL(str(path))
         pointer, number = ctypes.c_void_p, ctypes.c_int32
         self.library.sequoia_layout.argtypes = [pointer] * 3
-        self.library.sequoia_product.argtypes = [pointer, number, pointer, pointer]
+        self.library.sequoia_product.argtypes = [pointer, number, number, pointer, pointer]
         self.library.sequoia_layer.argtypes = [
-            *(pointer, number, pointer, pointer, pointer, pointer, pointer),
+            *(pointer, number, number, pointer, pointer, pointer, pointer, pointer),
             *(number, number, pointer, pointer),
         ]
         self.library.sequoia_seen.argtypes = [pointer, number, number, number, pointer, pointer]
@@ -127,6 +130,7 @@ class Kernel:
             getattr(self.library, f"sequoia_{name}").restype = None
         self.library.sequoia_instructions.restype = ctypes.c_char_p
         #: What its products are made of.
+        self.has_threads = bool(self.library.sequoia_has_threads())
         self.instructions: str = self.library.sequoia_instructions().decode()
         layout = [ctypes.c_int32() for _ in range(3)]
         self.library.sequoia_layout(*map(ctypes.byref, layout))
@@ -138,7 +142,9 @@ class Kernel:
         given = inputs.to(torch.float32).contiguous()
         found = given.new_empty(len(given), linear.out_features)
         matrix = _matrix(linear)
-        self.library.sequoia_product(ctypes.byref(matrix), len(given), given.data_ptr(), found.data_ptr())
+        self.library.sequoia_product(
+            ctypes.byref(matrix), torch.get_num_threads(), len(given), given.data_ptr(), found.data_ptr()
+        )
         return found
 
     def rows(self, linear: IntegerLinear, ids: Tensor) -> Tensor:
@@ -186,7 +192,7 @@ class Kernel:
 
 
 def _matrix(linear: IntegerLinear) -> _Matrix:
-    bias = linear.bias.data_ptr() if linear.bias is not None else None
+    bias = linear.padded_bias.data_ptr() if linear.padded_bias is not None else None
     sizes = linear.out_features, linear.in_features
     return _Matrix(linear.numbers.data_ptr(), linear.scales.data_ptr(), bias, *sizes)
 
@@ -196,14 +202,25 @@ def load_kernel() -> Kernel:
     """The kernel for this processor, kept or built. Raises `Unusable`, saying why, where there is none."""
     if compiler() is None:
         raise Unusable("no C++ compiler was found (install g++)")
-    make_folder(kept := cache_dir() / "compiled")
-    folder = folder_for_libraries(kept)
-    prefix = f"int8-{_kind()}-"
-    for place in sorted(folder.glob(f"{prefix}*.so")):
+    kept, prefix = cache_dir() / "compiled", f"int8-{_kind()}-"
+    for place in sorted(kept.glob(f"{prefix}*.so")):
         require_own(place)
         if place.name == _name(prefix, place.read_bytes()):
-            return Kernel(place)
-    return Kernel(_build(folder, prefix))
+            with suppress(OSError):  # the folder may be noexec here, and not where it was put there
+                return Kernel(place)
+    if (folder := _folder_to_keep(kept)) is not None:
+        return Kernel(_build(folder, prefix))
+    with tempfile.TemporaryDirectory(prefix="sequoia-", dir=folder_for_libraries()) as folder_of_its_own:
+        return Kernel(_build(Path(folder_of_its_own), prefix))  # loaded, it needs its file no more
+
+
+def _folder_to_keep(kept: Path) -> Path | None:
+    """The folder that libraries are kept in, made; None where it cannot be written to or loaded from."""
+    try:
+        make_folder(kept)
+    except OSError:
+        return None
+    return kept if holds_libraries(kept) else None
 
 
 def _name(prefix: str, content: bytes) -> str:

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from sequoia_cli.engine.integer.arithmetic import BLOCK, packed, product, round_weight, rows_of, unpacked
 
 if TYPE_CHECKING:
     from sequoia_cli.engine.integer.kernel import Kernel
 
+#: The weights of layers that run `unrounded`, by layer; None while layers round their inputs.
+_weights: dict[IntegerLinear, Tensor] | None = None
+
+
+@contextmanager
+def unrounded() -> Iterator[None]:
+    """Let layers multiply by their weights without rounding the inputs, as a plain linear layer does.
+
+    Two ways to compute a model are compared like this: with rounded inputs the smallest difference sends a
+    value that lies half way between two numbers to the other one, and what comes of it hides a fault.
+    """
+    global _weights
+    before, _weights = _weights, {}
+    try:
+        yield
+    finally:
+        _weights = before
+
 
 class IntegerLinear(nn.Module):
     """A product with rounded weights over inputs that are rounded too (see `arithmetic`).
 
-    With a `kernel` it is fast for few rows; without one it is the same sums in torch's operations.
+    With a `kernel` it is fast for few rows; without one it is the same sums in torch's operations. It stays
+    in its own dtypes whatever its model is converted to.
     """
 
     numbers: Tensor
     scales: Tensor
-    bias: Tensor | None
+    padded_bias: Tensor | None
 
     def __init__(self, numbers: Tensor, scales: Tensor, bias: Tensor | None = None) -> None:
         """Of (outputs, width) numbers, (outputs,) scales and (outputs,) bias."""
@@ -31,7 +52,7 @@ class IntegerLinear(nn.Module):
         room = -(-self.out_features // BLOCK) * BLOCK
         self.register_buffer("numbers", packed(numbers))
         self.register_buffer("scales", _filled(scales, room))
-        self.register_buffer("bias", None if bias is None else _filled(bias, room))
+        self.register_buffer("padded_bias", None if bias is None else _filled(bias, room))
         self.kernel: Kernel | None = None
 
     @classmethod
@@ -42,32 +63,38 @@ class IntegerLinear(nn.Module):
     @classmethod
     def stacked(cls, parts: Sequence[IntegerLinear]) -> IntegerLinear:
         """Several over one input as one: their outputs side by side."""
-        biases = [part.bias[: part.out_features] if part.bias is not None else None for part in parts]
         bias = None
-        if any(found is not None for found in biases):
+        if any(part.bias is not None for part in parts):
+            none = [part.scales.new_zeros(part.out_features) for part in parts]
             bias = torch.cat(
-                [
-                    part.scales.new_zeros(part.out_features) if found is None else found
-                    for part, found in zip(parts, biases, strict=True)
-                ]
+                [zeros if part.bias is None else part.bias for part, zeros in zip(parts, none, strict=True)]
             )
         scales = torch.cat([part.scales[: part.out_features] for part in parts])
-        return cls(torch.cat([part._rows() for part in parts]), scales, bias)
+        found = cls(torch.cat([part._rows() for part in parts]), scales, bias)
+        found.kernel = parts[0].kernel
+        return found
 
     def only(self, ids: Tensor) -> IntegerLinear:
         """The layer for some of its outputs, in the order of `ids`, as a copy."""
         bias = self.bias[ids] if self.bias is not None else None
-        return type(self)(rows_of(self.numbers, ids, self.in_features), self.scales[ids], bias)
+        found = type(self)(rows_of(self.numbers, ids, self.in_features), self.scales[ids], bias)
+        found.kernel = self.kernel
+        return found
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., width) in, (..., outputs) out, in the inputs' dtype."""
+        if _weights is not None:
+            if self not in _weights:
+                _weights[self] = self.weight
+            bias = self.bias.to(inputs.dtype) if self.bias is not None else None
+            return linear(inputs, _weights[self].to(inputs.dtype), bias)
         rows = inputs.reshape(-1, self.in_features)
         if self.kernel is not None and rows.device.type == "cpu":
             found = self.kernel.product(self, rows)
         else:
-            found = product(rows, self._rows(), self.scales[: self.out_features])
+            found = product(rows, self.numbers, self.scales, self.out_features)
             if self.bias is not None:
-                found += self.bias[: self.out_features]
+                found += self.bias
         return found.to(inputs.dtype).view(*inputs.shape[:-1], self.out_features)
 
     def onto(self, states: Tensor, inputs: Tensor) -> Tensor:
@@ -87,25 +114,36 @@ class IntegerLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weights that the numbers stand for, (outputs, width) in float32, made anew."""
+        """The weights that the numbers represent, (outputs, width) in float32, made anew."""
         return self._rows() * self.scales[: self.out_features, None]
+
+    @property
+    def bias(self) -> Tensor | None:
+        """(outputs,), float32."""
+        return self.padded_bias[: self.out_features] if self.padded_bias is not None else None
 
     def _rows(self) -> Tensor:
         return unpacked(self.numbers, self.out_features, self.in_features)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> IntegerLinear:
+        """As for any module, but that scales and bias keep their dtype: the kernel reads them as they are."""
+        scales, bias = self.scales, self.padded_bias
+        super()._apply(fn, recurse)
+        self.scales = scales.to(self.numbers.device)
+        self.padded_bias = bias.to(self.numbers.device) if bias is not None else None
+        return self
+
 
 class IntegerEmbedding(nn.Module):
     """An embedding that reads the numbers of the output head it is tied to."""
-
-    _like: Tensor
 
     def __init__(self, head: IntegerLinear, dtype: torch.dtype) -> None:
         super().__init__()
         # Not a module of its own: the head has its place elsewhere.
         self._head = (head,)
         self.num_embeddings, self.embedding_dim = head.out_features, head.in_features
-        # Of the dtype of the states, which changes with the model's.
-        self.register_buffer("_like", head.scales.new_empty(0, dtype=dtype), persistent=False)
+        # Of the dtype of the states, which changes with the model's. A model has the dtype of its parameters.
+        self._like = nn.Parameter(head.scales.new_empty(0, dtype=dtype), requires_grad=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(...) ids in, (..., width) out."""

@@ -1,47 +1,55 @@
-"""A model whose linear layers are `IntegerLinear`.
+"""Models whose linear layers are `IntegerLinear`.
 
-The quantised model is then the model: what is decoded from it, with speculation or without, is its own text.
+A quantised model is then the model: what is decoded from it, with speculation or without, is its own text.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sequoia_cli.engine.fast.matrix import Matrix, matrix_of
 from sequoia_cli.engine.integer.linear import IntegerEmbedding, IntegerLinear
 
-#: Layers already made, by where their weight lies: models may share them.
-Made = dict[tuple[int, tuple[int, ...]], IntegerLinear]
-
 
 @torch.no_grad()
-def quantise(model: nn.Module, made: Made | None = None) -> None:
-    """Replace all linear layers of `model` by rounded ones, and embeddings tied to one by it.
+def quantise(*models: nn.Module) -> None:
+    """Replace the linear layers of `models` by rounded ones, and embeddings tied to one by it.
 
-    An embedding that does more than look up stays a module of its own, with the rounded weights. What is
-    `made` is noted there, and what is there already is used.
+    Layers that share weights share what becomes of them, within a model and between models. An embedding
+    that does more than look up stays a module of its own, with the rounded weights. Layers that are not plain
+    linear ones stay as they are, such as experts in one tensor.
     """
-    known: Made = {} if made is None else made
-    embeddings = [
-        (parent, name, child) for parent, name, child in _children(model) if isinstance(child, nn.Embedding)
-    ]
-    for parent, name, child in _children(model):
-        matrix = matrix_of(child)
+    places = [place for model in models for place in _children(model)]
+    matrices = [matrix for place in places if isinstance(matrix := matrix_of(_at(place)), Matrix)]
+    embeddings = [place for place in places if isinstance(_at(place), nn.Embedding)]
+    uses = Counter(_key(*matrix) for matrix in matrices)
+    uses.update(_key(_at(place).weight, None) for place in embeddings)  # type: ignore[arg-type]
+    del matrices
+    #: Shared ones, with the weight they were made of, whose place in memory nothing else may take meanwhile.
+    shared: dict[tuple[int, ...], tuple[IntegerLinear, Tensor]] = {}
+    for parent, name in places:
+        matrix = matrix_of(_at((parent, name)))
         if not isinstance(matrix, Matrix):
             continue
-        key = matrix.weight.data_ptr(), tuple(matrix.weight.shape)
-        if key not in known:
-            known[key] = IntegerLinear.of(matrix.weight, matrix.bias)
-        setattr(parent, name, known[key])
-    for parent, name, child in embeddings:
-        head = known.get((child.weight.data_ptr(), tuple(child.weight.shape)))
-        if head is None or head.bias is not None:
+        key = _key(*matrix)
+        made = shared[key][0] if key in shared else IntegerLinear.of(*matrix)
+        if uses[key] > 1:
+            shared[key] = made, matrix.weight
+        setattr(parent, name, made)
+    for parent, name in embeddings:
+        embedding = _at((parent, name))
+        assert isinstance(embedding, nn.Embedding)
+        head, _ = shared.get(_key(embedding.weight, None), (None, None))
+        if head is None:
             continue
-        if type(child) is nn.Embedding:
-            setattr(parent, name, IntegerEmbedding(head, child.weight.dtype))
+        if type(embedding) is nn.Embedding:
+            setattr(parent, name, IntegerEmbedding(head, embedding.weight.dtype))
         else:
-            child.weight.copy_(head.weight)
+            embedding.weight.copy_(head.weight)
 
 
 def is_quantised(model: nn.Module) -> bool:
@@ -49,9 +57,29 @@ def is_quantised(model: nn.Module) -> bool:
     return any(isinstance(module, IntegerLinear) for module in model.modules())
 
 
-def _children(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
-    return [
-        (parent, name, child)
-        for parent in list(model.modules())
-        for name, child in list(parent.named_children())
-    ]
+def share_left(model: nn.Module) -> float:
+    """The share of a model's matrices that `quantise` has left as they are, embeddings aside."""
+    rounded, left = 0, 0
+    for module in model.modules():
+        if isinstance(module, IntegerLinear):
+            rounded += module.out_features * module.in_features
+        elif not isinstance(module, nn.Embedding):
+            left += sum(part.numel() for part in module.parameters(recurse=False) if part.ndim > 1)
+    return left / max(1, rounded + left)
+
+
+#: A module by its parent and its name there, which do not keep it alive.
+_Place = tuple[nn.Module, str]
+
+
+def _children(model: nn.Module) -> Iterator[_Place]:
+    return ((parent, name) for parent in list(model.modules()) for name, _ in parent.named_children())
+
+
+def _at(place: _Place) -> nn.Module:
+    return place[0].get_submodule(place[1])
+
+
+def _key(weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
+    """Tells the weights and the bias that layers may share."""
+    return (weight.data_ptr(), *weight.shape, *weight.stride(), 0 if bias is None else bias.data_ptr())
