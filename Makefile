@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: env demo test test-all check families draft trees bench bench-compile bench-forward bench-cost-model \
-	bench-verifiers bench-check bench-check-alarms bench-gpu bench-paper bench-spec clean
+.PHONY: env demo test test-all check families draft trees bench bench-compile bench-forward bench-products \
+	bench-cost-model bench-verifiers bench-check bench-check-alarms bench-gpu bench-paper bench-spec clean
 
 env: $(VENV)/.ready
 
@@ -72,6 +72,10 @@ bench-compile: env
 
 bench-forward: env
 	$(BIN)/python benchmarks/bench_forward.py
+
+# All products of one forward by what multiplies them, for 1 to 64 rows.
+bench-products: env
+	$(BIN)/python benchmarks/bench_products.py > benchmarks/bench_products.json
 
 bench-cost-model: env
 	$(BIN)/python benchmarks/bench_cost_model.py

@@ -13,7 +13,6 @@ import os
 import statistics
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -71,21 +70,6 @@ def int8pack(outputs: int, width: int) -> Product:
     return lambda inputs: torch._weight_int8pack_mm(inputs.bfloat16(), numbers, scales)
 
 
-def fbgemm(outputs: int, width: int) -> Product:
-    """torch's dynamically quantised linear layer. Its sums of 16 bits can overflow without VNNI."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        weight = torch.quantize_per_channel(
-            torch.randn(outputs, width),
-            torch.rand(outputs) * 0.01 + 0.001,
-            torch.zeros(outputs),
-            0,
-            torch.qint8,
-        )
-        ready = torch.ops.quantized.linear_prepack(weight, None)
-    return lambda inputs: torch.ops.quantized.linear_dynamic(inputs, ready)
-
-
 def onnx(bits: int) -> Callable[[int, int], Product]:
     """ONNX Runtime's MatMulNBits in blocks of 32, with inputs of 8 bits (accuracy level 4)."""
     import numpy as np
@@ -121,6 +105,8 @@ def onnx(bits: int) -> Callable[[int, int], Product]:
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = torch.get_num_threads()
+        # Each product has a session, and so threads, of its own: those that spin would stop all others.
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
         )
@@ -136,7 +122,6 @@ CANDIDATES: dict[str, Callable[[], Callable[[int, int], Product]]] = {
     "int8, this kernel": lambda: own(""),
     "int8, this kernel on AVX2": lambda: own("avx2"),
     "int8 weights, torch": lambda: int8pack,
-    "int8, FBGEMM": lambda: fbgemm,
     "int8, ONNX Runtime": lambda: onnx(8),
     "int4, ONNX Runtime": lambda: onnx(4),
 }
@@ -160,9 +145,9 @@ def seconds(products: list[tuple[int, Product]], inputs: dict[int, Tensor]) -> f
 def main() -> None:
     """Time by turns and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", help="names of candidates, with commas")
+    parser.add_argument("--only", action="append", choices=list(CANDIDATES), help="may be repeated")
     options = parser.parse_args()
-    chosen = options.only.split(",") if options.only else list(CANDIDATES)
+    chosen = options.only or list(CANDIDATES)
     ready = {}
     for name in chosen:
         try:
