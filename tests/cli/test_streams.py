@@ -120,8 +120,8 @@ def test_a_signal_ends_a_process_as_an_interrupt_does(command, models, tmp_path,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # What runs in a shell's background starts with interrupts ignored, and so would its children.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        # A shell's background ignores interrupts, `nohup` hang-ups, and children inherit that.
+        preexec_fn=partial(signal.signal, sent, signal.SIG_DFL),
     )
     begun = process.stdout.read(8)
     process.send_signal(sent)
