@@ -31,7 +31,7 @@ from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.engine.decode import default_draft_sampling
 from sequoia_cli.engine.verifiers import verifier_named
 from sequoia_cli.errors import SequoiaError
-from sequoia_cli.measure.asked import seeded
+from sequoia_cli.measure.encoded_prompts import with_seeds
 from sequoia_cli.measure.prompts import Prompt, load_prompts
 from sequoia_cli.measure.run import Run
 from sequoia_cli.measure.session import Session, open_session
@@ -59,7 +59,7 @@ def new_run(session: Session, prompts: Sequence[Prompt], plan: TreePlan, options
     sampling = Sampling(options.temperature)
     return Run(
         session,
-        seeded([(prompt, session.encode(prompt, raw=False)) for prompt in prompts], options.seed),
+        with_seeds([(prompt, session.encode(prompt, raw=False)) for prompt in prompts], options.seed),
         plan,
         sampling,
         default_draft_sampling(sampling),

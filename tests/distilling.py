@@ -10,7 +10,7 @@ import torch
 from models import tiny_model
 from sequoia_cli.distill.corpus import Text
 from sequoia_cli.distill.objective import Heads
-from sequoia_cli.distill.scripts import Given, Script, Written
+from sequoia_cli.distill.scripts import GeneratedPart, GivenPart, Script
 from sequoia_cli.distill.writing import write
 from sequoia_cli.engine.head import OutputHead, output_head
 from sequoia_cli.engine.model import LanguageModel
@@ -29,7 +29,7 @@ def target_of(family: str = "llama", dtype: torch.dtype = torch.float64, **optio
 
 def from_start(temperature: float = 1.0, most: int = 1 << 40, ends: Sequence[int] = ()) -> Script:
     """A text that begins with token 1 and that the target writes."""
-    return [Given((1,)), Written(most, frozenset(ends), temperature, True)]
+    return [GivenPart((1,)), GeneratedPart(most, frozenset(ends), temperature, True)]
 
 
 def written(target: LanguageModel, script: Script | None = None, rows=8, length=24, seed=0) -> list[Text]:

@@ -15,7 +15,11 @@ from sequoia_cli.engine.k_sequential import KSequential
 from sequoia_cli.engine.trial import Trial
 from sequoia_cli.engine.verifiers import specinfer_rule
 from sequoia_cli.engine.verify import Rule, sequoia_rule
-from sequoia_cli.measure.tries import k_sequential_try, matched_try, sampled_try
+from sequoia_cli.measure.node_acceptance import (
+    k_sequential_acceptance,
+    matched_acceptance,
+    sampled_acceptance,
+)
 
 #: The rules that test the children of a node one after the other, from the root down.
 RULES: dict[str, Callable[[Tensor, int], Rule]] = {
@@ -112,11 +116,11 @@ def acceptance(name: str, law: Tensor, proposed: Tensor, uniforms: Sequence[Sequ
     count = len(uniforms[0])
     if name == "naive":
         (children,) = top_children(proposed[None], [count])
-        return sum(matched_try(law, children.tolist(), 0).chances)
+        return sum(matched_acceptance(law, children.tolist(), 0).accept_probs)
     token = int(law.argmax())
     if name == "spectr":
-        return sum(k_sequential_try(law, proposed, token, count).chances)
+        return sum(k_sequential_acceptance(law, proposed, token, count).accept_probs)
     if name == "specinfer":
-        return sum(sampled_try(law, proposed, token, uniforms[0], replacement=True).chances)
-    found = [sum(sampled_try(law, proposed, token, row).chances) for row in uniforms]
+        return sum(sampled_acceptance(law, proposed, token, uniforms[0], replacement=True).accept_probs)
+    found = [sum(sampled_acceptance(law, proposed, token, row).accept_probs) for row in uniforms]
     return sum(found) / len(found)

@@ -129,12 +129,12 @@ def targets(tmp_path_factory):
 def distill(run, targets, monkeypatch):
     """Run `sequoia distill` on the chat model, with a short look at what comes of it."""
     from distilling import SMALL
-    from sequoia_cli.cli import distill_outlook
+    from sequoia_cli.distill import prediction
 
-    monkeypatch.setattr(distill_outlook, "_ROUNDS", 1)
-    monkeypatch.setattr(distill_outlook, "PROMPTS", 2)
-    monkeypatch.setattr(distill_outlook, "NEW_TOKENS", 8)
-    monkeypatch.setattr(distill_outlook, "_CONTEXT", 16)
+    monkeypatch.setattr(prediction, "_ROUNDS", 1)
+    monkeypatch.setattr(prediction, "PROMPTS", 2)
+    monkeypatch.setattr(prediction, "NEW_TOKENS", 8)
+    monkeypatch.setattr(prediction, "_CONTEXT", 16)
 
     def command(*arguments, small=SMALL, target="chat"):
         return run("distill", "--target", targets[target], *small, *arguments)

@@ -16,8 +16,8 @@ from sequoia_cli.bench.runner import Outcome
 from sequoia_cli.bench.scaling import SIZES
 from sequoia_cli.bench.work import Sample
 from sequoia_cli.cli import prompts
-from sequoia_cli.cli.bench_inputs import gguf_file, interpreters
-from sequoia_cli.cli.bench_report import footnotes
+from sequoia_cli.cli.bench.inputs import gguf_file, interpreters
+from sequoia_cli.cli.bench.report import footnotes
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.options import DEFAULT_TARGET
 from sequoia_cli.engine.loading import smollm2

@@ -107,11 +107,10 @@ def test_its_figures_say_what_they_are_true_of_and_how_much_was_counted(done):
 @pytest.fixture
 def ran(monkeypatch):
     """The models that wrote texts, and those that the outlook timed and measured, in order."""
-    from sequoia_cli.cli import distill_stages
-    from sequoia_cli.distill import writing
+    from sequoia_cli.distill import prediction, writing
 
     seen = []
-    write, look = writing.write_corpus, distill_stages.outlooks
+    write, look = writing.write_corpus, prediction.predict
 
     def writes(target, *arguments, **options):
         seen.append(("texts", target.model))
@@ -124,7 +123,7 @@ def ran(monkeypatch):
         return look(target, drafts, *arguments)
 
     monkeypatch.setattr(writing, "write_corpus", writes)
-    monkeypatch.setattr(distill_stages, "outlooks", looks)
+    monkeypatch.setattr(prediction, "predict", looks)
     return seen
 
 

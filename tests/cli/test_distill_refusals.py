@@ -8,9 +8,9 @@ import torch
 
 from folders import edit_json, save
 from models import tiny_model
-from sequoia_cli.cli.distill_inputs import DraftFolder
 from sequoia_cli.distill import writing
-from sequoia_cli.distill.corpus import alone_in
+from sequoia_cli.distill.corpus import write_lock
+from sequoia_cli.distill.output_folder import OutputFolder
 from sequoia_cli.engine.loading import tensors
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import SequoiaError
@@ -103,8 +103,8 @@ def contents(folder):
         (["--config", "c.json"], "--config is for independent drafts; add --kind independent"),
         (["--kind", "independent", "--config", "c.json", "--layers", "2"], "leave --layers out"),
         (["--kind", "independent", "--config", "none"], "--config none cannot be used"),
-        (["--start", "d", "--layers", "2"], "--start goes on from a draft as it is"),
-        (["--start", "d", "--count", "2"], "--start goes on from one draft"),
+        (["--start", "d", "--layers", "2"], "--start trains an existing draft"),
+        (["--start", "d", "--count", "2"], "--start trains one draft"),
         (["--dataset", "none.jsonl"], "none.jsonl does not exist"),
         (["--dataset", "empty.txt"], "empty.txt holds no prompts"),
         (["-o", "-"], "a draft is a folder, which stdout cannot take"),
@@ -188,7 +188,7 @@ def test_an_old_draft_stays_until_the_new_one_is_finished(distill, empty_place, 
 @pytest.mark.parametrize("names", [[], ["made"], ["made/1", "made/2"]])
 def test_nothing_is_removed_that_was_not_there_as_a_draft_from_the_start(empty_place, names):
     drafts_in(empty_place, *names)
-    folder = DraftFolder(Path("made"), force=True)
+    folder = OutputFolder(Path("made"), force=True)
     folder.begin()
     (folder.work / "draft-1").mkdir()
     (empty_place / "made").mkdir(exist_ok=True)
@@ -281,7 +281,7 @@ def test_prompts_without_room_for_an_answer_are_counted_and_left_out(distill, em
 
 
 def test_texts_that_another_command_writes_are_left_to_it(distill, no_texts):
-    with alone_in(Path("texts")):
+    with write_lock(Path("texts")):
         code, out, err = distill("-o", "made", "--corpus", "texts")
     assert (code, out) == (2, "")
     assert "texts is being written to by another command" in err
@@ -380,10 +380,10 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_training(distill, empty_place,
         right(contents, place, **options)
 
     monkeypatch.setattr(tensors, "save_file", full)
-    from sequoia_cli.cli import distill_outlook
+    from sequoia_cli.distill import prediction
 
-    monkeypatch.setattr(distill_outlook, "_ROUNDS", 1)
-    monkeypatch.setattr(distill_outlook, "PROMPTS", 1)
+    monkeypatch.setattr(prediction, "_ROUNDS", 1)
+    monkeypatch.setattr(prediction, "PROMPTS", 1)
     code, out, err = distill("-o", "made", "--length", "32")
     assert (code, out) == (1, "")
     assert "model.safetensors could not be written: No space left on device" in err
@@ -392,9 +392,9 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_training(distill, empty_place,
 
 
 def test_a_folder_that_another_command_is_to_write_is_refused(distill, empty_place, no_texts):
-    from sequoia_cli.cli.distill_inputs import DraftFolder
+    from sequoia_cli.distill.output_folder import OutputFolder
 
-    first = DraftFolder(empty_place / "made", force=False)
+    first = OutputFolder(empty_place / "made", force=False)
     code, out, err = distill("-o", "made", "--force")
     assert (code, out) == (2, "")
     assert "made is being written by another command" in err

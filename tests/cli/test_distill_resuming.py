@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from exhaustive import exhaustive
-from sequoia_cli.cli import distill_stages
 from sequoia_cli.cli.console import Commentary
+from sequoia_cli.cli.distill import stages
 from sequoia_cli.distill import training as training_module
 from sequoia_cli.distill import writing
 from sequoia_cli.errors import BadInput, SequoiaError
@@ -39,10 +39,10 @@ def test_interrupted_while_writing_it_goes_on_with_what_was_written(distill, don
         patch.setattr(writing, "write", interrupting(writing.write, 3))
         code, out, err = distill("-o", "made")
     assert (code, out) == (130, "")
-    assert "what was done is kept in made.partial; the same command goes on from there" in err
+    assert "unfinished work is kept in made.partial; the same command resumes" in err
     assert not Path("made").exists()
     err = done("-o", "made")
-    assert "going on from 768 tokens in made.partial/corpus" in err
+    assert "resuming from 768 tokens in made.partial/corpus" in err
     assert files(".") == {"made"}
     # Of 1536 that were written, the first texts that have as many as were asked for.
     assert 1500 <= json.loads(Path("made/distillation.json").read_text())["corpus"]["tokens"] <= 1536
@@ -68,7 +68,7 @@ def test_interrupted_while_training_it_goes_on_to_the_same_draft(done, interrupt
     assert "what was done is kept in made.partial" in err
     err = done("-o", "made", "--epochs", "2")
     assert "made.partial/corpus has 1,536 tokens already" in err
-    assert "going on from step 3 of" in err
+    assert "resuming from step 3 of" in err
     assert weights("made") == weights("whole")
     assert files(".") == {"whole", "made"}
 
@@ -95,11 +95,11 @@ def test_a_training_of_other_options_is_refused_before_texts_are_written(
         code, out, err = distill("-o", "made", *options)
     assert (code, out) == (2, "")
     assert "training-1.safetensors holds a training under other conditions: " + difference in err
-    assert "--force to begin anew" in err
-    assert "the same command goes on" not in err
+    assert "--force to restart" in err
+    assert "the same command resumes" not in err
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
     # The same options go on, as if nothing had been tried.
-    assert "going on from step 3 of" in done("-o", "made", "--epochs", "2")
+    assert "resuming from step 3 of" in done("-o", "made", "--epochs", "2")
 
 
 @exhaustive
@@ -107,25 +107,25 @@ def test_a_training_of_other_options_begins_anew_by_force(done, interrupted):
     done("-o", "whole")
     interrupted("-o", "made", "--epochs", "2")
     err = done("-o", "made", "--force")
-    assert "training begins anew: epochs 2 there, 1 now" in err
-    assert "going on from step" not in err
+    assert "training restarts: epochs 2 there, 1 now" in err
+    assert "resuming from step" not in err
     assert weights("made") == weights("whole")
 
 
 def test_force_goes_on_with_a_training_of_the_same_options(done, interrupted):
     interrupted("-o", "made", "--epochs", "2")
     err = done("-o", "made", "--epochs", "2", "--force")
-    assert "going on from step 3 of" in err
-    assert "begins anew" not in err
+    assert "resuming from step 3 of" in err
+    assert "restarts" not in err
 
 
 def test_a_training_on_other_texts_is_refused_and_those_are_kept(distill, interrupted):
     err = interrupted("-o", "made", "--epochs", "2", "--corpus", "texts")
-    assert "what was done is kept in made.partial and texts; the same command goes on from there" in err
+    assert "unfinished work is kept in made.partial and texts; the same command resumes" in err
     code, _, err = distill("-o", "made", "--epochs", "2", "--corpus", "others", "-T", "0.5")
     assert code == 2
     assert "holds a training under other conditions: corpus sha256:" in err
-    assert "the same command goes on" not in err
+    assert "the same command resumes" not in err
     assert files("others") == files("texts")
 
 
@@ -141,7 +141,7 @@ def test_a_training_on_other_texts_is_refused_and_those_are_kept(distill, interr
     ],
 )
 def test_that_the_same_command_goes_on_is_said_only_where_it_does(capsys, raised, expected, goes_on):
-    with pytest.raises(expected), distill_stages._kept(Path("made.partial"), None, Commentary()):
+    with pytest.raises(expected), stages._resume_note(Path("made.partial"), None, Commentary()):
         raise raised
-    said = "what was done is kept in made.partial; the same command goes on from there\n"
+    said = "unfinished work is kept in made.partial; the same command resumes\n"
     assert capsys.readouterr().err == (said if goes_on else "")

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sequoia_cli.cli import distill_outlook, distill_stages
-from sequoia_cli.cli.distill_texts import split
-from sequoia_cli.distill.corpus import Text, alone_in
+from sequoia_cli.distill import held_out as held_out_module
+from sequoia_cli.distill import prediction
+from sequoia_cli.distill.corpus import Text, write_lock
+from sequoia_cli.distill.held_out import split
 from sequoia_cli.errors import BadInput
 
 SMALL = (
@@ -93,9 +94,9 @@ def test_what_a_draft_will_do_is_measured_on_each_held_out_prompt_once(monkeypat
     prompts = [list(prompt_of(each)) for each in held_out]
     different = [prompt for number, prompt in enumerate(prompts) if prompt not in prompts[:number]]
     assert len(held_out) > len(different) >= 2
-    assert distill_outlook.prompts_of(held_out) == different
-    monkeypatch.setattr(distill_outlook, "PROMPTS", 1)
-    assert distill_outlook.prompts_of(held_out) == different[:1]
+    assert prediction.prompts_of(held_out) == different
+    monkeypatch.setattr(prediction, "PROMPTS", 1)
+    assert prediction.prompts_of(held_out) == different[:1]
 
 
 # --- how many, and what is said
@@ -114,7 +115,7 @@ def texts_of(run, targets, monkeypatch):
         found.append(texts)
         raise Stop
 
-    monkeypatch.setattr(distill_stages, "split", stop)
+    monkeypatch.setattr(held_out_module, "split", stop)
 
     def command(*arguments, target="chat"):
         code, _, err = run(
@@ -179,7 +180,7 @@ def test_greedy_answers_end_with_the_prompts_and_that_is_said(texts_of, tmp_path
 
 def test_texts_that_are_there_are_read_while_another_command_writes_more(run, targets, texts_of):
     texts, _ = texts_of("--tokens", "400")
-    with alone_in(Path("texts")):
+    with write_lock(Path("texts")):
         again, _ = texts_of("--tokens", "400")
         more = ("-o", "made", "--corpus", "texts", "--tokens", "4000")
         code, _, err = run("distill", "--target", targets["chat"], *SMALL, *more)

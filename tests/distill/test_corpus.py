@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from distilling import target_of
 from sequoia_cli.core.seeds import mixed
 from sequoia_cli.distill.corpus import Corpus, Text
+from sequoia_cli.distill.frequent_ids import most_frequent
 from sequoia_cli.distill.scripts import Lengths, answers, chats, documents
-from sequoia_cli.distill.vocabulary import most_frequent
 from sequoia_cli.distill.writing import write_corpus
 from sequoia_cli.engine.loading import tensors
 from sequoia_cli.errors import BadInput, SequoiaError

@@ -143,8 +143,8 @@ def test_products_beyond_the_range_of_a_narrow_dtype_are_scaled_before_they_are_
     ("name", "wrong"),
     [
         ("_shifted", lambda states: states),
-        ("_later", lambda rows, by: rows.roll(by + 1, 2)),
-        ("_later", lambda rows, by: rows),
+        ("_shifted_by", lambda rows, by: rows.roll(by + 1, 2)),
+        ("_shifted_by", lambda rows, by: rows),
     ],
     ids=["state of the token itself", "rows one place on", "rows not moved"],
 )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sequoia_cli.distill.corpus import Text
-from sequoia_cli.distill.vocabulary import most_frequent
+from sequoia_cli.distill.frequent_ids import most_frequent
 
 
 def text(*tokens):

@@ -11,7 +11,7 @@ from distilling import target_of, written
 from models import SUPPORTED, tiny_model
 from sequoia_cli.distill.batches import collate
 from sequoia_cli.distill.corpus import Text
-from sequoia_cli.distill.independent_student import IndependentStudent, first_layers, from_config, trial_of
+from sequoia_cli.distill.independent_student import IndependentStudent, first_layers, from_config, probe_model
 from sequoia_cli.engine.loading import sharing
 from sequoia_cli.errors import BadInput
 
@@ -78,7 +78,7 @@ def test_a_family_whose_weights_do_not_go_by_layer_is_refused():
         return {name: value for name, value in state_dict().items() if "layers.0.mlp.up" not in name}
 
     target.state_dict = stacked
-    with pytest.raises(BadInput, match=r"family llama cannot be taken apart: model\.layers\.0\.mlp\.up_proj"):
+    with pytest.raises(BadInput, match=r"family llama cannot be split: model\.layers\.0\.mlp\.up_proj"):
         first_layers(target, 1)
 
 
@@ -157,7 +157,7 @@ def test_a_config_that_no_model_can_be_made_of_is_refused_in_words():
     config = tiny_model("gpt2").config
     config.n_head = 5
     with pytest.raises(BadInput, match="no draft of family gpt2 can be made of its config"):
-        trial_of(tiny_model("llama"), config)
+        probe_model(tiny_model("llama"), config)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen2"])
@@ -178,7 +178,7 @@ def test_a_config_that_does_not_fit_between_them_is_refused(wrong):
         "llama",
         **{"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, **wrong},
     )
-    for make in (from_config, trial_of):
+    for make in (from_config, probe_model):
         with pytest.raises(BadInput, match=r"the target has 64 ids and width 32"):
             make(tiny_model("llama"), config)
 

@@ -6,7 +6,7 @@ import torch
 from sequoia_cli.distill import objective
 from sequoia_cli.distill.batches import collate
 from sequoia_cli.distill.corpus import Text
-from sequoia_cli.distill.objective import Heads, divergence, hits, missed
+from sequoia_cli.distill.objective import Heads, count_hits, divergence, only_wrong
 from sequoia_cli.engine.head import OutputHead
 
 WIDTH, IDS = 6, 10
@@ -144,7 +144,7 @@ def one_hot_case():
 def test_hits_are_counted_by_rank_and_depth():
     eye, text, student = one_hot_case()
     heads = Heads(torch.arange(IDS), eye, eye, eye)
-    counts = hits(student, batch_of([text]), heads, 2)
+    counts = count_hits(student, batch_of([text]), heads, 2)
     assert counts[0].tolist() == [3, 1, 1, 1, 0, 0, 0, 0, 0]
     # At depth 1, of the three places ranks 1, 1 and, behind 8, 6, 5 and the zeros, none above the third.
     assert counts[1, :2].tolist() == [3, 1]
@@ -155,7 +155,7 @@ def test_a_choice_that_the_drafts_head_has_no_row_for_is_never_hit():
     eye, text, student = one_hot_case()
     ids = torch.tensor([0, 1, 3, 5, 7])  # the target's choice 2 is not among them
     heads = Heads(ids, eye.only(ids), eye.only(ids), eye)
-    counts = hits(student, batch_of([text]), heads, 1)
+    counts = count_hits(student, batch_of([text]), heads, 1)
     assert counts[0, :4].tolist() == [3, 0, 1, 1]
     assert counts[0, 6:].tolist() == [0, 0, 0]
 
@@ -163,13 +163,13 @@ def test_a_choice_that_the_drafts_head_has_no_row_for_is_never_hit():
 def test_a_second_draft_learns_exactly_what_the_first_one_got_wrong():
     eye, text, student = one_hot_case()
     heads = Heads(torch.arange(IDS), eye, eye, eye)
-    (left,) = missed(student, [text], heads, 100)
+    (left,) = only_wrong(student, [text], heads, 100)
     # Place 1 was right; behind 2 and 3 stand tokens 3 and 4.
     assert left.answer.tolist() == [False, False, False, True, True]
     assert torch.equal(left.tokens, text.tokens)
     none = Text(text.tokens, text.hidden, torch.zeros(5, dtype=torch.bool))
-    assert not missed(student, [none], heads, 100)[0].answer.any()
-    assert missed(student, [], heads, 100) == []
+    assert not only_wrong(student, [none], heads, 100)[0].answer.any()
+    assert only_wrong(student, [], heads, 100) == []
 
 
 class Lookup:
@@ -187,7 +187,7 @@ def test_what_was_got_wrong_is_found_in_batches_as_text_by_text(rows, monkeypatc
     monkeypatch.setattr(objective, "_ROWS", rows)
     heads, student, done = heads_like("cut"), Lookup(), []
     texts = texts_of([5, 9, 7, 2, 12, 9, 30, 4])
-    found = missed(student, texts, heads, 36, done.append)
+    found = only_wrong(student, texts, heads, 36, done.append)
     assert sum(done) == len(texts)
     assert len(done) == student.forwards < len(texts)
     assert max(done) > 1

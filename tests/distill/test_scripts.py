@@ -1,11 +1,11 @@
-"""Scripts: chat templates taken apart around their turns, start tokens, and prompts over and over."""
+"""Scripts: chat templates split around their turns, start tokens, and prompts over and over."""
 
 import itertools
 from collections import Counter
 
 import pytest
 
-from sequoia_cli.distill.scripts import Given, Lengths, Written, answers, chats, documents
+from sequoia_cli.distill.scripts import GeneratedPart, GivenPart, Lengths, answers, chats, documents
 from sequoia_cli.errors import BadInput
 from tiny_tokenizers import CHAT, CHAT_WITHOUT_BOS, SPECIAL, byte_fallback, byte_level
 
@@ -35,11 +35,11 @@ def chat(template, make=byte_level, turns=2, **options):
 
 
 def given(script):
-    return [part.tokens for part in script if isinstance(part, Given)]
+    return [part.tokens for part in script if isinstance(part, GivenPart)]
 
 
 def written(script):
-    return [part for part in script if isinstance(part, Written)]
+    return [part for part in script if isinstance(part, GeneratedPart)]
 
 
 def conversation(tokenizer, texts):
@@ -122,7 +122,7 @@ def test_a_template_that_will_not_have_a_second_turn_gives_chats_of_one(template
     [
         (DROPPING, "does not print a user's turn as it is"),
         (RAISING, "refuses a chat: no chats today"),
-        (BARE, "puts nothing before or behind a user's turn"),
+        (BARE, "puts nothing before or after a user's turn"),
     ],
 )
 def test_a_template_that_no_user_can_be_drawn_from_is_refused_with_a_way_out(template, line):
@@ -137,9 +137,9 @@ def test_a_base_model_writes_from_its_start_token_else_from_its_end_of_text():
         first, opening, text = next(
             documents(tokenizer, (2, 5), (0.6,), Lengths(opening=7, answer=9), seed=0)
         )
-        assert first == Given((tokenizer.convert_tokens_to_ids(start),))
-        assert opening == Written(7, frozenset(), 1.0, False)
-        assert text == Written(9, frozenset({2, 5}), 0.6, True)
+        assert first == GivenPart((tokenizer.convert_tokens_to_ids(start),))
+        assert opening == GeneratedPart(7, frozenset(), 1.0, False)
+        assert text == GeneratedPart(9, frozenset({2, 5}), 0.6, True)
         tokenizer.bos_token = None
 
 

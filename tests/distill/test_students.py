@@ -18,7 +18,7 @@ from sequoia_cli.distill.independent_student import from_config
 from sequoia_cli.distill.objective import divergence
 from sequoia_cli.distill.students import (
     Design,
-    Kept,
+    TrainedDraft,
     new_student,
     own_head,
     require_design,
@@ -45,7 +45,7 @@ def kept_of(target, kind, seed=0):
         for parameter in student.model.parameters():
             if parameter.requires_grad:
                 parameter.add_(0.05 * torch.randn(parameter.shape, generator=noise))
-    return Kept(student, head, target)
+    return TrainedDraft(student, head, target)
 
 
 def levels(draft, text):
@@ -149,7 +149,7 @@ def test_a_loaded_draft_whose_head_was_cut_has_a_whole_one_again(family, kind, t
     draft, whole = make_draft(found.drafts[0], target), output_head(target, "the target")
     own = own_head(draft, target, whole)
     assert own is whole
-    again = Kept(resumed_student(draft, target, 2), own, target)
+    again = TrainedDraft(resumed_student(draft, target, 2), own, target)
     text = written(target, rows=1, length=12, seed=2)[0]
     others = torch.tensor([0, 2, 9, 62])
     for ids in (None, IDS, others):
@@ -170,7 +170,7 @@ def test_a_draft_with_ends_of_its_own_keeps_them_and_is_refused_once_its_head_wa
     whole, draft = output_head(target, "the target"), make_draft(found.drafts[0], target)
     own = own_head(draft, target, whole)
     assert torch.equal(own.weight, found.drafts[0].model.get_output_embeddings().weight)
-    kept = Kept(resumed_student(draft, target, 1), own, target)
+    kept = TrainedDraft(resumed_student(draft, target, 1), own, target)
     kept.save(tmp_path / "d", "t", tiny_tokenizer(64))
     text = written(target, rows=1, length=12)[0]
     expected = levels(draft, text)
@@ -206,7 +206,7 @@ def test_a_cut_head_that_scales_otherwise_has_the_targets_rows_again_and_its_own
     assert own.scale == 0.5
     assert torch.equal(own.weight, whole.weight)
     text = written(target, rows=1, length=12)[0]
-    again = Kept(resumed_student(draft, target, 1), own, target).draft(None)
+    again = TrainedDraft(resumed_student(draft, target, 1), own, target).draft(None)
     assert torch.allclose(levels(again, text), levels(uncut, text), atol=1e-6)
 
 
@@ -276,7 +276,7 @@ def test_a_full_disk_is_told_in_words(kind, tmp_path, monkeypatch):
     kept = kept_of(LanguageModel(tiny_model("llama")), kind)
     with pytest.raises(SequoiaError, match="could not be written: I/O error: No space left") as caught:
         kept.save(tmp_path / "d", "t", tiny_tokenizer(64))
-    assert "the same command goes on" in caught.value.hint
+    assert "the same command resumes" in caught.value.hint
 
 
 # --- designs that a target does not lend itself to
@@ -309,7 +309,7 @@ def test_a_config_of_the_targets_own_family_is_taken_and_loads_again(family, tmp
     head = output_head(target, "the target")
     config = tiny_model(family, pad_token_id=63, eos_token_id=62).config
     student = new_student(target, head, Design(INDEPENDENT, config=config), (), 0)
-    Kept(student, head, target).save(tmp_path / "d", "t", tiny_tokenizer(64))
+    TrainedDraft(student, head, target).save(tmp_path / "d", "t", tiny_tokenizer(64))
     loaded(save(tmp_path / "t", family), tmp_path / "d")
 
 

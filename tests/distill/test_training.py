@@ -12,7 +12,7 @@ from distilling import from_start, heads_of, target_of, written
 from sequoia_cli.distill import training as module
 from sequoia_cli.distill.batches import collate
 from sequoia_cli.distill.checkpoint import Evaluation, load_checkpoint
-from sequoia_cli.distill.objective import hits
+from sequoia_cli.distill.objective import count_hits
 from sequoia_cli.distill.students import Design, new_student
 from sequoia_cli.distill.training import Recipe, Training
 from sequoia_cli.engine.loading import tensors
@@ -70,7 +70,7 @@ def digest_of(model):
 def held_out_rates(training):
     """How often the student's first choice is the target's, by depth."""
     batch = collate(training.held_out, torch.device("cpu"))
-    counts = hits(training.student, batch, training.heads, training.student.passes)
+    counts = count_hits(training.student, batch, training.heads, training.student.passes)
     return (counts[:, 1] / counts[:, 0]).tolist()
 
 
@@ -132,7 +132,7 @@ def test_the_best_by_held_out_texts_is_kept_and_not_the_last(training, monkeypat
         seen[rate] = weights(run)
         return torch.tensor([[10, round(10 * rate), 0]]).expand(depths, 3)
 
-    monkeypatch.setattr(module, "hits", counted_hits)
+    monkeypatch.setattr(module, "count_hits", counted_hits)
     run.held_out = run.held_out[:1]
     run.run()
     assert run.best.p[0][0] == pytest.approx(0.9)
@@ -208,7 +208,7 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for_the_last_one_too(trai
         path.unlink(missing_ok=True)
         run = training(checkpoint=path)
         with monkeypatch.context() as patch:
-            patch.setattr(module, "hits", interrupting(hits, look * groups))
+            patch.setattr(module, "count_hits", interrupting(count_hits, look * groups))
             with pytest.raises(KeyboardInterrupt):
                 run.run()
         again = training(checkpoint=path)
@@ -268,7 +268,7 @@ def test_a_training_under_other_conditions_is_refused_by_what_differs(training, 
     assert "seed 0 there, 1 now; config" in caught.value.message
     assert "same" not in caught.value.message
     assert len(caught.value.message) < len(str(path)) + 150
-    assert "--force to begin anew" in caught.value.hint
+    assert "--force to restart" in caught.value.hint
     assert path.read_bytes() == before
 
 
@@ -279,7 +279,7 @@ def test_a_damaged_state_is_named(training, tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(BadInput, match=r"t\.safetensors is damaged") as caught:
         training(checkpoint=path)
-    assert "training begins anew" in caught.value.hint
+    assert "training restarts" in caught.value.hint
 
 
 def test_a_full_disk_keeps_the_state_before(training, tmp_path, monkeypatch):
@@ -296,7 +296,7 @@ def test_a_full_disk_keeps_the_state_before(training, tmp_path, monkeypatch):
     monkeypatch.setattr(tensors, "save_file", full)
     with pytest.raises(SequoiaError, match=r"t\.safetensors could not be written: No space left") as caught:
         training(checkpoint=path).run()
-    assert "the same command goes on from there" in caught.value.hint
+    assert "the same command resumes" in caught.value.hint
     assert [each.name for each in tmp_path.iterdir()] == ["t.safetensors"]
     assert load_checkpoint(path)[1]["step"] == training(checkpoint=path).step > 0
 

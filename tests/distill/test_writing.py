@@ -9,7 +9,7 @@ from decoding import own_greedy
 from distilling import from_start, own_states, target_of, written
 from models import SUPPORTED
 from sequoia_cli.distill.corpus import Corpus
-from sequoia_cli.distill.scripts import Given, Lengths, Written, answers, documents
+from sequoia_cli.distill.scripts import GeneratedPart, GivenPart, Lengths, answers, documents
 from sequoia_cli.distill.writing import write, write_corpus
 from sequoia_cli.errors import SequoiaError
 from tiny_tokenizers import byte_level
@@ -18,10 +18,10 @@ from tiny_tokenizers import byte_level
 WINDOW = {family: {"sliding_window": 5} for family in ("mistral", "gemma2", "gemma3", "phi3")}
 #: Texts of a few tokens, so that many begin behind others in their rows.
 SHORT = [
-    Given((1, 7)),
-    Written(6, frozenset({3, 4, 5}), 1.0, True),
-    Given((9, 10)),
-    Written(5, frozenset(), 1.5, True),
+    GivenPart((1, 7)),
+    GeneratedPart(6, frozenset({3, 4, 5}), 1.0, True),
+    GivenPart((9, 10)),
+    GeneratedPart(5, frozenset(), 1.5, True),
 ]
 
 
@@ -71,7 +71,9 @@ def test_a_text_that_saw_what_stood_before_it_in_its_row_would_be_seen(monkeypat
 def test_what_is_written_at_temperature_0_is_the_targets_own_greedy_continuation(family):
     target = target_of(family, **WINDOW.get(family, {}))
     prompts = [(5, 17, 3), (42,), (8, 11, 2, 40, 9)]
-    scripts = ([Given(prompt), Written(12, frozenset(), 0.0, True)] for prompt in itertools.cycle(prompts))
+    scripts = (
+        [GivenPart(prompt), GeneratedPart(12, frozenset(), 0.0, True)] for prompt in itertools.cycle(prompts)
+    )
     texts = write(target, scripts, 3, 40, torch.Generator())
     whole = [text for text in texts if int(text.answer.sum()) == 12]
     assert len(whole) >= 6
@@ -89,10 +91,10 @@ def test_every_token_that_is_sampled_varies_the_first_one_too():
 def test_a_greedy_part_behind_a_sampled_one_takes_the_most_probable_token_from_its_first_on():
     target = target_of()
     script = [
-        Given((1,)),
-        Written(4, frozenset(), 3.0, False),
-        Given((9,)),
-        Written(4, frozenset(), 0.0, True),
+        GivenPart((1,)),
+        GeneratedPart(4, frozenset(), 3.0, False),
+        GivenPart((9,)),
+        GeneratedPart(4, frozenset(), 0.0, True),
     ]
     texts = [text for text in written(target, script, length=20) if len(text) == 10]
     assert len(texts) >= 8  # one of each row at least
@@ -102,10 +104,10 @@ def test_a_greedy_part_behind_a_sampled_one_takes_the_most_probable_token_from_i
 
 def test_given_parts_stand_where_they_should_and_limits_hold():
     script = [
-        Given((1, 7)),
-        Written(4, frozenset(), 1.0, False),
-        Given((9, 10)),
-        Written(3, frozenset(), 1.0, True),
+        GivenPart((1, 7)),
+        GeneratedPart(4, frozenset(), 1.0, False),
+        GivenPart((9, 10)),
+        GeneratedPart(3, frozenset(), 1.0, True),
     ]
     texts = [text for text in written(target_of(), script, length=44) if len(text) == 11]
     assert len(texts) >= 24
@@ -118,11 +120,11 @@ def test_given_parts_stand_where_they_should_and_limits_hold():
 def test_a_part_ends_with_one_of_its_ends_and_that_is_not_given_again():
     ends = frozenset(range(2, 20))
     script = [
-        Given((1,)),
-        Written(30, ends, 1.0, False),
-        Given((5, 50)),
-        Written(30, ends, 1.0, True),
-        Given((6,)),
+        GivenPart((1,)),
+        GeneratedPart(30, ends, 1.0, False),
+        GivenPart((5, 50)),
+        GeneratedPart(30, ends, 1.0, True),
+        GivenPart((6,)),
     ]
     texts = written(target_of(), script, rows=16, length=120)
     behind = {True: 0, False: 0}

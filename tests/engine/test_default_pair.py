@@ -10,8 +10,8 @@ from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.measure.acceptance import teacher_forced
+from sequoia_cli.measure.acceptance_counts import AcceptanceSettings
 from sequoia_cli.measure.session import make_draft
-from sequoia_cli.measure.trials import Trials
 
 WIDE = TokenTree((-1, *[0] * 7, 1, 1, 1, 2, 2, 9))
 
@@ -42,7 +42,7 @@ def test_greedy_text_in_float32_is_the_targets_own_id_for_id(pair, tree, prompt)
 
 def test_the_draft_is_as_often_right_as_its_readme_says(pair):
     models, target, draft = pair
-    trials = Trials(Sampling(), Sampling(temperature=1.0), ranks=4, depths=2, new_tokens=48)
+    trials = AcceptanceSettings(Sampling(), Sampling(temperature=1.0), ranks=4, depths=2, new_tokens=48)
     tried = accepted = 0.0
     for prompt in ("Why is the sky blue?", "How do I make a good cup of tea?", "What is a prime number?"):
         counts = teacher_forced(

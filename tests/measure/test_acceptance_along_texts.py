@@ -16,12 +16,12 @@ from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.measure.acceptance import on_policy, teacher_forced
-from sequoia_cli.measure.trials import Trials, weigh
-from sequoia_cli.measure.walk import steps_along
+from sequoia_cli.measure.acceptance_counts import AcceptanceSettings, expected_counts
+from sequoia_cli.measure.target_text import acceptance_along
 
 
-def trials(ranks, depths, new_tokens) -> Trials:
-    return Trials(Sampling(1.0), Sampling(1.0), ranks, depths, new_tokens)
+def trials(ranks, depths, new_tokens) -> AcceptanceSettings:
+    return AcceptanceSettings(Sampling(1.0), Sampling(1.0), ranks, depths, new_tokens)
 
 
 #: Behind 0 the draft is nearly right, behind 1 nearly wrong; and 1 follows where it is not believed.
@@ -83,8 +83,8 @@ def changed(change):
     """The teacher-forced estimator with its tries changed: a control."""
 
     def estimate(target, draft, prompt, options, *, generator):
-        steps = steps_along(target, draft, prompt, options, generator=generator)
-        return PromptCounts(0, *weigh([tuple(map(change, step)) for step in steps], options))
+        steps = acceptance_along(target, draft, prompt, options, generator=generator)
+        return PromptCounts(0, *expected_counts([tuple(map(change, step)) for step in steps], options))
 
     return estimate
 
@@ -96,12 +96,12 @@ def test_rates_are_right_where_the_token_that_is_hit_has_a_say_in_the_next_hit(e
 
 
 def test_the_exact_rates_see_hits_that_do_not_go_with_their_tokens():
-    estimate = changed(lambda tried: replace(tried, hit=sum(tried.chances)))
+    estimate = changed(lambda tried: replace(tried, hit_prob=sum(tried.accept_probs)))
     assert min(far_from(exact_rates(24, 2), texts(ScriptedDraft(PROPOSED), 2, estimate))) > 4
 
 
 def test_the_exact_rates_see_places_that_all_count_alike():
-    estimate = changed(lambda tried: replace(tried, hit=0.0))
+    estimate = changed(lambda tried: replace(tried, hit_prob=0.0))
     assert far_from(exact_rates(24, 2), texts(ScriptedDraft(PROPOSED), 2, estimate))[0] > 4
 
 

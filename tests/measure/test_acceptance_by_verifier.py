@@ -17,14 +17,14 @@ from sequoia_cli.engine.verify import Drawn
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.acceptance import on_policy, teacher_forced
-from sequoia_cli.measure.trials import Trials
-from sequoia_cli.measure.tries import expected_try
+from sequoia_cli.measure.acceptance_counts import AcceptanceSettings
+from sequoia_cli.measure.node_acceptance import node_acceptance
 
 ALL = pytest.mark.parametrize("verifier", VERIFIERS.values(), ids=VERIFIERS.keys())
 
 
-def trials(verifier, ranks=3, depths=1, new_tokens=24) -> Trials:
-    return Trials(Sampling(1.0), Sampling(1.0), ranks, depths, new_tokens, verifier)
+def trials(verifier, ranks=3, depths=1, new_tokens=24) -> AcceptanceSettings:
+    return AcceptanceSettings(Sampling(1.0), Sampling(1.0), ranks, depths, new_tokens, verifier)
 
 
 def exact(verifier, target, draft, ranks, monkeypatch):
@@ -58,8 +58,10 @@ def seen(verifier, target, draft, token, count=500):
     """Chances and hits of `count` tries where this token came."""
     law, columns = (torch.tensor(row, dtype=torch.float64) for row in (target, draft))
     noise = torch.rand(count, 3, generator=torch.Generator().manual_seed(token), dtype=torch.float64)
-    tries = [expected_try(law, columns[None], None, token, trials(verifier), uniforms) for uniforms in noise]
-    return [(*one.chances, one.hit) for one in tries]
+    tries = [
+        node_acceptance(law, columns[None], None, token, trials(verifier), uniforms) for uniforms in noise
+    ]
+    return [(*one.accept_probs, one.hit_prob) for one in tries]
 
 
 @ALL

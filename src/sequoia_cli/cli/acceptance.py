@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sequoia_cli.core.counts import PromptCounts
     from sequoia_cli.core.journal import Journal
     from sequoia_cli.core.rates import AcceptanceRates
-    from sequoia_cli.measure.asked import Asked
+    from sequoia_cli.measure.encoded_prompts import EncodedPrompt
 
 ESTIMATORS = ("teacher-forced", "on-policy")
 
@@ -117,15 +117,15 @@ def acceptance_command(
     from sequoia_cli.engine.loading.sources import plain_name
     from sequoia_cli.engine.verifiers import verifier_named
     from sequoia_cli.measure.acceptance import check_positional
-    from sequoia_cli.measure.asked import seeded
+    from sequoia_cli.measure.acceptance_counts import AcceptanceSettings
+    from sequoia_cli.measure.encoded_prompts import with_seeds
     from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING
     from sequoia_cli.measure.session import open_session, packages
-    from sequoia_cli.measure.trials import Trials
 
     sampling, draft_sampling = options.samplings(
         temperature, top_k, top_p, draft_temperature, seed, say, verifier
     )
-    trials = Trials(sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(verifier))
+    trials = AcceptanceSettings(sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(verifier))
     if estimator == ESTIMATORS[0]:
         check_positional(trials)
     place = reserved(context, output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
@@ -150,7 +150,7 @@ def acceptance_command(
         raise BadInput(f"--ranks is {ranks}; the target has {session.target.vocabulary} ids")
     usable = encoded(session, prompts.prompts, say, raw=raw, skip_bad=skip_bad)
     prompts = replace(prompts, prompts=tuple(prompt for prompt, _ in usable))
-    asked = seeded(usable, seed)
+    asked = with_seeds(usable, seed)
     _check_room(asked, min(session.target.context_limit, session.drafts[0].context_limit), say)
     conditions = {
         **session.conditions,
@@ -200,7 +200,7 @@ def _check(
         raise BadInput(f"--depths is {depths}; a text of {new_tokens} tokens is at most {new_tokens} deep")
 
 
-def _check_room(prompts: Sequence[Asked], context: int, say: Commentary) -> None:
+def _check_room(prompts: Sequence[EncodedPrompt], context: int, say: Commentary) -> None:
     """Say which prompts leave the draft no room to propose anything, and refuse where all do."""
     full = sum(len(prompt.ids) >= context for prompt in prompts)
     if full == len(prompts):
@@ -217,7 +217,7 @@ def _check_room(prompts: Sequence[Asked], context: int, say: Commentary) -> None
 
 def _measure(
     session: Any,
-    prompts: Sequence[Asked],
+    prompts: Sequence[EncodedPrompt],
     trials: Any,
     estimator: str,
     journal: Journal,
@@ -258,8 +258,8 @@ def _measure(
     return [finished[number] for number in range(len(prompts))]
 
 
-def _finished(prompts: Sequence[Asked], journal: Journal, force: bool) -> dict[int, PromptCounts]:
-    from sequoia_cli.measure.asked import finished
+def _finished(prompts: Sequence[EncodedPrompt], journal: Journal, force: bool) -> dict[int, PromptCounts]:
+    from sequoia_cli.measure.encoded_prompts import finished
 
     try:
         return finished(prompts, journal, drop_others=force)

@@ -112,7 +112,7 @@ def generate_command(
     from sequoia_cli.cli.generate_report import document, summary
     from sequoia_cli.cli.prompts import encoded
     from sequoia_cli.engine.verifiers import verifier_named
-    from sequoia_cli.measure.asked import seeded
+    from sequoia_cli.measure.encoded_prompts import with_seeds
     from sequoia_cli.measure.run import Run
     from sequoia_cli.measure.session import open_session
 
@@ -143,7 +143,7 @@ def generate_command(
     usable = encoded(session, asked, say, raw=raw, skip_bad=skip_bad, rows=bool(prompts or builtin))
     run = Run(
         session,
-        seeded(usable, seed),
+        with_seeds(usable, seed),
         plan,
         sampling,
         draft_sampling,

@@ -1,7 +1,7 @@
-"""Making a draft for a target: texts that the target writes, and training against its distributions.
+"""Making a draft for a target: the target writes texts, and the draft is trained on its distributions.
 
-Nothing heavy is imported here.
+Imports neither torch nor transformers.
 """
 
-#: Kinds of draft: one that reads the target's hidden states, and a model of its own.
+#: Kinds of draft: one that reads the target's hidden states, and a language model of its own.
 FEATURE, INDEPENDENT = KINDS = ("feature", "independent")

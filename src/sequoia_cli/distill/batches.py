@@ -1,4 +1,4 @@
-"""Texts in batches of like lengths."""
+"""Batches of texts of similar length."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from torch.nn.utils.rnn import pad_sequence
 
 from sequoia_cli.distill.corpus import Text
 
-#: Texts are sorted by length among this many batches: little padding, and batches that still differ by epoch.
+#: Texts are sorted by length within pools of this many batches: little padding, yet each epoch has other
+#: batches.
 _POOL = 16
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts side by side, padded behind: `tokens` (texts, length), the target's `hidden` states behind them
-    (texts, length, width), and behind which an `answer`'s token follows. `size` leaves padding out.
+    """Texts padded on the right.
+
+    `tokens` (texts, length); `hidden` (texts, length, width), the target's states after each token; `answer`
+    (texts, length), true where the next token is part of an answer; `size`, the tokens without padding.
     """
 
     tokens: Tensor
@@ -30,7 +33,10 @@ class Batch:
 
 
 def batched(texts: Sequence[Text], tokens: int, seed: int) -> list[list[int]]:
-    """Indices of all texts in batches of at most `tokens` with padding, or one text; `seed` orders them."""
+    """All texts as batches of indices, in an order drawn from `seed`.
+
+    A batch has at most `tokens` tokens, padding included, or is a single text.
+    """
     if not texts:
         return []
     chance = random.Random(seed)
@@ -51,7 +57,7 @@ def batched(texts: Sequence[Text], tokens: int, seed: int) -> list[list[int]]:
 
 
 def collate(texts: Sequence[Text], device: torch.device) -> Batch:
-    """One batch of these texts."""
+    """Collate these texts into one batch."""
     answer = pad_sequence([text.answer[1:] for text in texts], batch_first=True)
     return Batch(
         tokens=pad_sequence([text.tokens.long() for text in texts], batch_first=True).to(device),

@@ -1,4 +1,4 @@
-"""The state of a training that is not finished, and its conditions, in one safetensors file."""
+"""The checkpoint of an unfinished training: its state and its conditions, in one safetensors file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from sequoia_cli.errors import BadInput
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What held-out texts said after `step` steps; and the KL in training then, in nats.
+    """Held-out accuracy after `step` steps; `loss` is the training KL divergence at that step, in nats.
 
-    `trials[depth]` tokens were looked at, and `hits[depth][rank]` times that rank was the target's choice.
+    Of the `trials[depth]` held-out tokens, `hits[depth][rank]` had the draft's token of that rank as the
+    target's most probable one.
     """
 
     step: int
@@ -30,7 +31,7 @@ class Evaluation:
 
     @property
     def p(self) -> tuple[tuple[float, ...], ...]:
-        """The share of each depth's tokens at which each rank was the target's choice."""
+        """`hits` as shares of `trials`: the acceptance rate of each rank, by depth, of a greedy target."""
         return tuple(
             tuple(count / max(1, tokens) for count in row)
             for tokens, row in zip(self.trials, self.hits, strict=True)
@@ -38,7 +39,7 @@ class Evaluation:
 
     @property
     def value(self) -> float:
-        """Tokens per step of a chain as deep as the levels looked at: what the best is chosen by."""
+        """Expected tokens per step of a chain as deep as `p`: the best evaluation has the highest."""
         reached, value = 1.0, 1.0
         for row in self.p:
             reached *= row[0]
@@ -48,10 +49,10 @@ class Evaluation:
 
 @dataclass
 class State:
-    """All that changes in a training.
+    """Everything that changes during a training.
 
-    The optimisers step the float32 `master` weights; `best` are the student's, in its own dtype, at the best
-    evaluation of the `history`. `loss` is that of the last step, no number before the first.
+    The optimisers update the float32 `master` weights. `best` holds the student's weights, in its own dtype,
+    at the best evaluation in `history`. `loss` is the last step's, NaN before the first.
     """
 
     master: dict[str, Tensor]
@@ -63,7 +64,7 @@ class State:
 
 
 def save_state(path: Path, state: State, conditions: Mapping[str, Any]) -> None:
-    """Write all of it to `path`, whole or not at all. Raises `SequoiaError` where that fails."""
+    """Write state and conditions to `path` atomically. Raises `SequoiaError` if that fails."""
     tensors = {f"master.{name}": value for name, value in state.master.items()}
     tensors |= {f"best.{name}": value for name, value in state.best.items()}
     for number, optimiser in enumerate(state.optimisers):
@@ -75,7 +76,7 @@ def save_state(path: Path, state: State, conditions: Mapping[str, Any]) -> None:
 
 
 def restore_state(path: Path, state: State, conditions: Mapping[str, Any]) -> None:
-    """Put what `path` holds into `state`. Raises `BadInput` for a damaged file, or other conditions there."""
+    """Load `path` into `state`. Raises `BadInput` if the file is damaged or has other conditions."""
     require_same(path, conditions)
     tensors, notes = load_checkpoint(path)
     state.step, state.loss = notes["step"], notes["loss"]
@@ -97,9 +98,9 @@ def restore_state(path: Path, state: State, conditions: Mapping[str, Any]) -> No
 
 
 def differences(path: Path, conditions: Mapping[str, Any]) -> str:
-    """In which of these conditions the training saved in `path` differs, in words; empty for none.
+    """The conditions in which the training saved in `path` differs from these, in words.
 
-    Nothing differs where nothing is saved. Raises `BadInput` for a damaged file.
+    Empty if none differs or nothing is saved. Raises `BadInput` for a damaged file.
     """
     if not path.exists():
         return ""
@@ -110,21 +111,21 @@ def differences(path: Path, conditions: Mapping[str, Any]) -> str:
 
 
 def require_same(path: Path, conditions: Mapping[str, Any]) -> None:
-    """Raise `BadInput`, naming what differs, for a training in `path` that is not of these conditions."""
+    """Raise `BadInput`, naming the differences, if the training saved in `path` has other conditions."""
     if difference := differences(path, conditions):
         raise BadInput(
             f"{path} holds a training under other conditions: {difference}",
-            hint="give the same options to go on with it, or --force to begin anew",
+            hint="give the same options to resume it, or --force to restart",
         )
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-    """Write both to `path`, whole or not at all. Raises `SequoiaError` where that fails."""
+    """Write tensors and notes to `path` atomically. Raises `SequoiaError` if that fails."""
     save_tensors(path, tensors, {"notes": json.dumps(notes, allow_nan=False)})
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and notes of `save_checkpoint`. Raises `BadInput` for a damaged file."""
+    """Read the tensors and notes of `save_checkpoint`. Raises `BadInput` for a damaged file."""
     return _read(path, with_tensors=True)
 
 
@@ -135,10 +136,10 @@ def _read(path: Path, *, with_tensors: bool = False) -> tuple[dict[str, Tensor],
             names = file.keys() if with_tensors else ()
             return {name: file.get_tensor(name) for name in names}, notes
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise BadInput(f"{path} is damaged: {error}", hint="remove it, and training begins anew") from None
+        raise BadInput(f"{path} is damaged: {error}", hint="remove it, and training restarts") from None
 
 
 def _short(value: Any) -> Any:
-    """A condition as a message can show it: of what is long, its beginning."""
+    """A condition as shown in a message: long values are cut."""
     text = json.dumps(value, allow_nan=False) if isinstance(value, dict) else value
     return f"{text[:32]}..." if isinstance(text, str) and len(text) > 32 else text

@@ -1,4 +1,4 @@
-"""What a target wrote, on disk: token ids and the target's hidden state behind each of them."""
+"""Texts written by a target, on disk: token ids and the target's hidden state after each of them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from sequoia_cli.engine.loading.tensors import save_tensors
 from sequoia_cli.errors import BadInput, SequoiaError
 
 _CONDITIONS = "corpus.json"
-#: What older corpora noted too: how they were written, which does not change what they are.
-_NO_CONDITIONS = ("rows",)
-#: What older corpora do not note: not compared where it is missing.
-_NEWER = ("target_weights",)
+#: Keys that older versions stored though they do not affect the texts: ignored.
+_IGNORED = ("rows",)
+#: Keys that older versions did not store: compared only if present.
+_OPTIONAL = ("target_weights",)
 
 
 @dataclass(frozen=True)
 class Text:
-    """One text: `tokens` (n,), the target's last `hidden` states (n, width) behind them, and which of the
-    tokens are `answer` (n,), the target's own where it is to be drafted for.
+    """One text of n tokens.
+
+    `tokens` (n,); `hidden` (n, width), the target's last hidden state after each token; `answer` (n,), true
+    for the tokens that a draft is trained to predict.
     """
 
     tokens: Tensor
@@ -43,31 +45,31 @@ class Text:
 
 
 class Texts:
-    """Texts in the order they were written in, shard by shard."""
+    """Texts in the order they were written, stored in shards."""
 
     def __init__(self, shards: Sequence[Mapping[str, Tensor]]) -> None:
         self._shards = list(shards)
 
     @property
     def tokens(self) -> int:
-        """Tokens of all texts."""
+        """The number of tokens in all texts."""
         return sum(len(shard["tokens"]) for shard in self._shards)
 
     @property
     def count(self) -> int:
-        """How many texts there are."""
+        """The number of texts."""
         return sum(len(shard["lengths"]) for shard in self._shards)
 
     @property
     def digest(self) -> str:
-        """Identity of the texts: their ids, in order."""
+        """A hash of the token ids, in order."""
         digest = hashlib.sha256()
         for shard in self._shards:
             digest.update(shard["tokens"].numpy().tobytes())
         return "sha256:" + digest.hexdigest()
 
     def texts(self) -> list[Text]:
-        """All texts, in the order they were written; their states stay on disk until they are used."""
+        """All texts, in the order they were written; hidden states are read from disk when used."""
         return [
             Text(*columns)
             for shard in self._shards
@@ -78,7 +80,7 @@ class Texts:
         ]
 
     def first(self, tokens: int) -> Texts:
-        """As few of the first texts as have `tokens` tokens together; all where these have no more."""
+        """The shortest run of first texts that has at least `tokens` tokens; all texts if they have fewer."""
         shards: list[Mapping[str, Tensor]] = []
         left = tokens
         for shard in self._shards:
@@ -93,8 +95,8 @@ class Texts:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other commands from writing texts into a folder. Raises `BadInput` where one is at it."""
+def write_lock(folder: Path) -> Iterator[None]:
+    """Lock a corpus folder for writing. Raises `BadInput` if another command holds the lock."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         reservation = Reservation(folder)
@@ -112,10 +114,10 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 class Corpus(Texts):
-    """A folder of texts in shards, added to as they are written.
+    """A folder of texts that grows by one shard at a time.
 
-    A corpus of the same `conditions` goes on where it stopped; one without texts takes on others. Raises
-    `BadInput` for a folder that holds anything else, `SequoiaError` where it cannot be written.
+    Opening a folder of the same `conditions` continues it; one without texts takes the new conditions. Raises
+    `BadInput` if the folder holds anything else, `SequoiaError` if it cannot be written.
     """
 
     def __init__(self, folder: Path, conditions: Mapping[str, Any]) -> None:
@@ -126,11 +128,11 @@ class Corpus(Texts):
             found = read_document(noted).data
             comparable = expected
             if isinstance(found, dict):
-                found = {key: value for key, value in found.items() if key not in _NO_CONDITIONS}
-                unstated = [key for key in _NEWER if key not in found]
+                found = {key: value for key, value in found.items() if key not in _IGNORED}
+                unstated = [key for key in _OPTIONAL if key not in found]
                 comparable = {key: value for key, value in expected.items() if key not in unstated}
             if found != comparable:
-                # The same keys: else it is no file of this program's, or of another version of it.
+                # Other keys: the file is from another program or version, and is not overwritten.
                 if not isinstance(found, dict) or found.keys() != comparable.keys() or self._paths():
                     raise BadInput(
                         f"{folder} holds a corpus made under other conditions: "
@@ -150,16 +152,16 @@ class Corpus(Texts):
 
     @staticmethod
     def holds_texts(folder: Path) -> bool:
-        """Whether there are texts in a folder, so that opening it writes nothing."""
+        """Whether a folder has texts. Opening such a folder writes nothing."""
         return (folder / _name(0)).exists()
 
     @property
     def shards(self) -> int:
-        """Shards written so far."""
+        """The number of shards."""
         return len(self._shards)
 
     def add(self, texts: Sequence[Text]) -> None:
-        """Write texts as one more shard, whole or not at all."""
+        """Write texts as one more shard, atomically."""
         shard = {
             "tokens": torch.cat([text.tokens for text in texts]).to(torch.int32),
             "hidden": torch.cat([text.hidden for text in texts]),
@@ -176,7 +178,7 @@ class Corpus(Texts):
             if path.name != _name(number):
                 raise BadInput(
                     f"{self.folder} has {path.name} and no {_name(number)}",
-                    hint="remove the shards behind the gap; the same command goes on",
+                    hint="remove the shards after the gap; the same command then resumes",
                 )
         return paths
 
@@ -193,7 +195,8 @@ def _load(path: Path) -> dict[str, Tensor]:
             raise ValueError("its parts differ in length")
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise BadInput(
-            f"{path} is damaged: {error}", hint="remove it and the shards after it; the same command goes on"
+            f"{path} is damaged: {error}",
+            hint="remove it and the shards after it; the same command then resumes",
         ) from None
     return shard
 

@@ -1,4 +1,4 @@
-"""Training a feature draft: several passes, each on the predictions of the one before."""
+"""Training a feature draft: several passes, each reading the predictions of the one before."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sequoia_cli.engine.feature_model import FeatureModel
 class FeatureStudent:
     """A `FeatureModel` in training.
 
-    Pass 0 reads the target's states. Pass j reads, before each token, the state that pass j - 1 predicted
-    there, as the draft will j levels below a root; a token of it sees the rows of pass 0 up to its root, and
-    the rows of the passes between on the way down (training-time test: EAGLE-3, arXiv 2503.01840).
+    Pass 0 reads the target's states. Pass j reads, at each token, the state that pass j - 1 predicted there,
+    as the draft does j levels below a root. It attends to the rows of pass 0 up to that root and to one row
+    of each pass between, those on the path from the root (training-time test: EAGLE-3, arXiv 2503.01840).
     """
 
     def __init__(self, model: FeatureModel, embedding: nn.Module, passes: int) -> None:
         self.model, self.embedding, self.passes = model, embedding, passes
 
     def predictions(self, batch: Batch, passes: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each pass, the states where a token of an answer follows, from the pass's own number on."""
+        """For each pass j, the states that predict answer tokens, from position j on, and their positions."""
         dtype = self.model.join.weight.dtype  # may be wider than the target's
         with torch.no_grad():
             embedded = self.embedding(batch.tokens).to(dtype)
@@ -33,14 +33,14 @@ class FeatureStudent:
         past: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.model.layers]
         for number in range(self.passes if passes is None else passes):
 
-            def through(index: int, layer: nn.Module, states: Tensor) -> Tensor:
+            def run_layer(index: int, layer: nn.Module, states: Tensor) -> Tensor:
                 def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
                     past[index].append((keys, values))
                     return _attend(queries, past[index])
 
                 return layer(states, rotation, attend)
 
-            states = self.model(before, embedded, through)
+            states = self.model(before, embedded, run_layer)
             places = batch.answer.clone()
             places[:, :number] = False
             yield states[places], places
@@ -48,41 +48,42 @@ class FeatureStudent:
 
 
 def _shifted(states: Tensor) -> Tensor:
-    """What stood before each token: the states one to the right, zeros before the first."""
+    """The states shifted by one position to the right, with zeros at the first."""
     return torch.cat((torch.zeros_like(states[:, :1]), states[:, :-1]), 1)
 
 
 def _attend(queries: Tensor, passes: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """What pass j takes home, j + 1 being the number of `passes`: its token at t stands j below its root.
+    """Attention of pass j, given the keys and values of `passes` 0 to j.
 
-    It sees row t - j and those before it of pass 0, row t - j + i of pass i, and itself.
+    The token at position t is j levels below its root. It attends to rows 0 to t - j of pass 0, row
+    t - j + i of each pass i between, and to itself.
     """
     keys, values = passes[0]
     group = queries.shape[1] // keys.shape[1]
     if len(passes) == 1:
         return scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=group > 1)
     below, length = len(passes) - 1, queries.shape[2]
-    # Scaled before the products, which might leave the range of a narrow dtype.
+    # Scaled before the products, which could overflow a narrow dtype.
     queries = queries * queries.shape[-1] ** -0.5
     queries = queries.unflatten(1, (-1, group))  # (texts, kv heads, group, tokens, head width)
-    seen = torch.ones(length, length, dtype=torch.bool, device=queries.device).tril_(-below)
+    visible = torch.ones(length, length, dtype=torch.bool, device=queries.device).tril_(-below)
     scores = torch.matmul(queries, keys[:, :, None].transpose(-1, -2))
-    scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+    scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
     own = [
-        (_later(keys, below - number), _later(values, below - number))
+        (_shifted_by(keys, below - number), _shifted_by(values, below - number))
         for number, (keys, values) in enumerate(passes)
         if number
     ]
     scores = torch.cat((scores, *((queries * k[:, :, None]).sum(-1, keepdim=True) for k, _ in own)), -1)
     weights = scores.softmax(-1)
-    taken = torch.matmul(weights[..., :length], values[:, :, None])
+    attended = torch.matmul(weights[..., :length], values[:, :, None])
     for number, (_, value) in enumerate(own):
-        taken = taken + weights[..., length + number, None] * value[:, :, None]
-    return taken.flatten(1, 2)
+        attended = attended + weights[..., length + number, None] * value[:, :, None]
+    return attended.flatten(1, 2)
 
 
-def _later(rows: Tensor, by: int) -> Tensor:
-    """Rows moved `by` places to the right: at t what stood at t - by (zeros before, which nothing uses)."""
+def _shifted_by(rows: Tensor, by: int) -> Tensor:
+    """Rows shifted `by` positions to the right. The first ones are zeros, which nothing reads."""
     if by == 0:
         return rows
     return torch.cat((torch.zeros_like(rows[:, :, :by]), rows[:, :, :-by]), 2)

@@ -17,26 +17,26 @@ from sequoia_cli.errors import BadInput
 
 
 class IndependentStudent:
-    """A causal model in training whose embedding and head stay as they are.
+    """A causal model in training, whose embedding and head are frozen.
 
-    It reads nothing but tokens, so what it proposes does not depend on the level: one pass is all.
+    It reads tokens only, so its proposals do not depend on the level: one pass suffices.
     """
 
     passes = 1
 
     def __init__(self, model: PreTrainedModel, *, shares: bool = True) -> None:
-        """`shares` says whether embedding and head are the target's, and so no part of the draft."""
+        """`shares`: embedding and head are the target's, and so not stored with the draft."""
         self.model, self.shares = model, shares
         self._rows = model.get_input_embeddings().weight.shape[0]
-        # Nothing reads the logits, and those of a whole batch are most of a forward.
+        # The logits are not used, and computing them would be most of a forward.
         keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._options = {"logits_to_keep": 1} if keeps else {}
 
     def predictions(self, batch: Batch, passes: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The last hidden states where a token of an answer follows; the same for every pass."""
-        # Tokens that the draft has no embedding for become its last id, as when it is run.
+        # Tokens without an embedding in the draft become its last id, as in decoding.
         tokens = batch.tokens.clamp(max=self._rows - 1)
-        # Padding stands behind a text, where causal attention never looks.
+        # Padding follows the text, where causal attention does not look.
         output = self.model(input_ids=tokens, use_cache=False, output_hidden_states=True, **self._options)
         states = output.hidden_states[-1][batch.answer]
         for _ in range(passes or 1):
@@ -44,25 +44,23 @@ class IndependentStudent:
 
 
 def require_layers(target: PreTrainedModel, layers: int) -> None:
-    """Raise `BadInput` for a target of no more layers, or one whose weights do not go by layer.
+    """Raise `BadInput` if the target has no more layers, or its weights cannot be split by layer.
 
-    Looks at names alone: no weight is made.
+    Compares names only, without allocating weights.
     """
     config = target.config.get_text_config()
     if layers >= config.num_hidden_layers:
         raise BadInput(
             f"a draft of {layers} layers is no smaller than its target, which has {config.num_hidden_layers}"
         )
-    skeleton = _made(target, _shortened(target.config, layers), 0, torch.device("meta"))
+    skeleton = _build(target, _shortened(target.config, layers), 0, torch.device("meta"))
     theirs = target.state_dict()
     if missing := [name for name in skeleton.state_dict() if name not in theirs]:
-        raise BadInput(
-            f"the layers of family {config.model_type} cannot be taken apart: {missing[0]} is missing"
-        )
+        raise BadInput(f"the layers of family {config.model_type} cannot be split: {missing[0]} is missing")
 
 
 def first_layers(target: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """A model of the target's first `layers` layers and its last norm, sharing embedding and head.
+    """A model of the target's first `layers` layers and its final norm, sharing embedding and head.
 
     Raises `BadInput` as `require_layers` does.
     """
@@ -75,9 +73,9 @@ def first_layers(target: PreTrainedModel, layers: int) -> PreTrainedModel:
 
 
 def from_config(target: PreTrainedModel, config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
-    """A random model of `config` with the target's embedding and head, the same for the same `seed`.
+    """A model of `config` with random layers (from `seed`) and the target's embedding and head.
 
-    Raises `BadInput` for other shapes.
+    Raises `BadInput` if their shapes differ.
     """
     _require_shape(target, config)
     model = _empty(target, config, seed)
@@ -85,24 +83,24 @@ def from_config(target: PreTrainedModel, config: PreTrainedConfig, seed: int = 0
     return model
 
 
-def trial_of(target: PreTrainedModel, config: PreTrainedConfig) -> PreTrainedModel:
-    """A random float32 model of one layer of `config` and a few ids, on the CPU.
+def probe_model(target: PreTrainedModel, config: PreTrainedConfig) -> PreTrainedModel:
+    """A random float32 model of `config`, cut to one layer and a few ids, on the CPU.
 
-    It shows what the family does behind its layers, at next to no cost. Raises `BadInput` as `from_config`,
-    and for a config that no model can be made of.
+    It shows cheaply what the family computes after its layers. Raises `BadInput` as `from_config` does, and
+    if no model can be made from the config.
     """
     _require_shape(target, config)
     short = _shortened(config, 1)
     text = short.get_text_config()
-    text.vocab_size = _TRIAL_IDS
+    text.vocab_size = _TINY_VOCABULARY
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(text, key, None)
     with refusing(f"no draft of family {config.model_type} can be made of its config"):
-        _made(target, config, 0, torch.device("meta"))  # all layers, without weights
-        return _made(target, short, 0, torch.device("cpu")).float().eval()
+        _build(target, config, 0, torch.device("meta"))  # all layers, without allocating weights
+        return _build(target, short, 0, torch.device("cpu")).float().eval()
 
 
-_TRIAL_IDS = 64
+_TINY_VOCABULARY = 64
 
 
 def _require_shape(target: PreTrainedModel, config: PreTrainedConfig) -> None:
@@ -127,13 +125,13 @@ def _shortened(config: PreTrainedConfig, layers: int) -> PreTrainedConfig:
 
 
 def _empty(target: PreTrainedModel, config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    return _made(target, config, seed, target.device).to(target.dtype).eval()
+    return _build(target, config, seed, target.device).to(target.dtype).eval()
 
 
-def _made(
+def _build(
     target: PreTrainedModel, config: PreTrainedConfig, seed: int, device: torch.device
 ) -> PreTrainedModel:
-    """A model as transformers fills it, which draws from torch's own generators: these are put back."""
+    """A model as transformers initialises it. The global random state that this uses is restored."""
     from transformers import AutoModelForCausalLM
 
     same = type(config) is type(target.config)

@@ -1,4 +1,7 @@
-"""What a draft is trained for and judged by: the target's distribution, and the ranks of its choices."""
+"""The training objective of a draft and its evaluation.
+
+The loss is the KL divergence from the target; the evaluation counts the ranks of the target's choices.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ from sequoia_cli.distill.batches import Batch, batched, collate
 from sequoia_cli.distill.corpus import Text
 from sequoia_cli.engine.head import OutputHead
 
-#: Ranks that held-out acceptance is counted for.
+#: Ranks counted in an evaluation.
 RANKS = 8
-#: Weight of each pass as against the one before: deeper levels are reached less often.
+#: Weight of a pass relative to the one before: deeper levels are reached less often.
 _DECAY = 0.8
-#: Rows of logits that are alive at a time.
+#: Rows of logits in memory at a time.
 _ROWS = 256
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The output heads for the draft's `ids`: its `own` and the `target`'s, and the target's for all ids.
+    """Output heads: the draft's `own` and the `target`'s for the draft's `ids`, and the target's for all ids.
 
-    Most drafts share their target's; then the first two are the same.
+    Most drafts share the target's head; then `own` is `target`.
     """
 
     ids: Tensor
@@ -38,26 +41,27 @@ class Heads:
 class Student(Protocol):
     """A draft in training."""
 
-    #: Levels below the root that are trained for apart from each other.
+    #: Levels below the root that are trained separately.
     passes: int
 
     @property
     def model(self) -> torch.nn.Module:
-        """What is trained; other modules of it stay as they are."""
+        """The module that is trained."""
 
     def predictions(self, batch: Batch, passes: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each pass, states (places, width) for the head, and the (texts, length) places they stand at:
-        those that an answer's token follows, as far as the pass can reach them.
+        """For each pass, the states (n, width) for the head and their positions, a (texts, length) mask.
+
+        The positions are those after which a token of an answer follows, as far as the pass reaches them.
         """
 
 
 def divergence(student: Student, batch: Batch, heads: Heads) -> Tensor:
-    """KL divergence of the draft from the target per token, in nats, averaged over passes by their weight.
+    """KL divergence of the draft from the target per token, in nats: a weighted mean over passes.
 
     Both distributions are over the draft's ids (Hinton et al., arXiv 1503.02531, at temperature 1).
     """
     targets, negative_entropy = _targets(batch.hidden[batch.answer], heads.target)
-    # Where a place stands among the rows of `targets`.
+    # The row of `targets` for each position.
     row = batch.answer.flatten().cumsum(0).view(batch.answer.shape) - 1
     total, weights = torch.zeros((), device=batch.tokens.device), 0.0
     for number, (states, places) in enumerate(student.predictions(batch)):
@@ -71,7 +75,7 @@ def divergence(student: Student, batch: Batch, heads: Heads) -> Tensor:
 
 @torch.no_grad()
 def _targets(hidden: Tensor, head: OutputHead) -> tuple[Tensor, Tensor]:
-    """Probabilities (rows, ids) behind (rows, width) states, in the states' dtype, and sums of p log p."""
+    """Probabilities (rows, ids) of (rows, width) states, in their dtype, and sums (rows,) of p log p."""
     targets = hidden.new_empty(len(hidden), len(head.weight))
     sums = torch.empty(len(hidden), device=hidden.device)
     for first in range(0, len(hidden), _ROWS):
@@ -84,15 +88,15 @@ def _targets(hidden: Tensor, head: OutputHead) -> tuple[Tensor, Tensor]:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Cross entropy of softmax(head(states)) under given distributions, summed over rows.
+    """Cross entropy of softmax(head(states)) with given distributions, summed over rows.
 
-    The gradient is taken along with the value, some rows at a time, so that logits and probabilities over the
-    vocabulary never exist for a whole batch: they would be most of a training step's memory and time.
+    The forward also computes the gradient, some rows at a time, so that logits over the vocabulary never
+    exist for a whole batch: they would be most of a training step's memory and time.
     """
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, targets: Tensor, rows: Tensor, head: OutputHead) -> Tensor:
-        """States (n, width), whose targets are `targets[rows]`."""
+        """`states` (n, width); their target distributions are `targets[rows]`."""
         gradient = torch.empty_like(states)
         total = torch.zeros((), device=states.device)
         for first in range(0, len(states), _ROWS):
@@ -110,14 +114,14 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None]:
-        """The gradient with respect to the states alone: the head is the target's and stays as it is."""
+        """The gradient with respect to the states; the head is frozen."""
         (gradient,) = ctx.saved_tensors
         return gradient * outer[0].to(gradient.dtype), None, None, None
 
 
 @torch.no_grad()
-def hits(student: Student, batch: Batch, heads: Heads, depths: int) -> Tensor:
-    """(depths, 1 + RANKS) counts: tokens of answers, and how often each rank was the target's choice."""
+def count_hits(student: Student, batch: Batch, heads: Heads, depths: int) -> Tensor:
+    """(depths, 1 + RANKS) counts: tokens of answers, then how often each rank was the target's choice."""
     ids, choice = heads.ids, torch.full_like(batch.tokens, -1)
     choice[batch.answer] = _choices(heads.full, batch.hidden[batch.answer])
     counts = torch.zeros(depths, 1 + RANKS, dtype=torch.long)
@@ -130,17 +134,17 @@ def hits(student: Student, batch: Batch, heads: Heads, depths: int) -> Tensor:
 
 
 @torch.no_grad()
-def missed(
+def only_wrong(
     student: Student,
     texts: Sequence[Text],
     heads: Heads,
     tokens: int,
     on_texts: Callable[[int], None] = lambda count: None,
 ) -> list[Text]:
-    """The texts with only those tokens as answers at which the student's first choice is not the target's.
+    """The texts, with `answer` true only at tokens where the student's first choice is not the target's.
 
-    What SpecInfer trains its next draft on (collective boost-tuning, arXiv 2305.09781, section 3.1). They are
-    looked at in batches of at most `tokens`; `on_texts` is told how many are done each time.
+    SpecInfer trains its next draft on these (collective boost-tuning, arXiv 2305.09781, section 3.1). The
+    texts are run in batches of at most `tokens` tokens; `on_texts` gets the number of texts in each.
     """
     found = list(texts)
     for group in batched(texts, tokens, 0):
@@ -150,12 +154,12 @@ def missed(
         picked = heads.ids[_choices(heads.own, states)]
         wrong[places] = picked != _choices(heads.full, batch.hidden[places])
         for index, row in zip(group, wrong.cpu(), strict=True):
-            # A place stands before the token that is guessed there.
+            # A position predicts the token after it.
             found[index] = replace(texts[index], answer=pad(row[: len(texts[index]) - 1], (1, 0)))
         on_texts(len(group))
     return found
 
 
 def _choices(head: OutputHead, states: Tensor) -> Tensor:
-    """(n,) rows of the head that are the most probable behind (n, width) states."""
+    """(n,) most probable rows of the head for (n, width) states."""
     return torch.cat([head(piece).max(-1).indices for piece in states.split(_ROWS)])

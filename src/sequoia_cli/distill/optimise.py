@@ -1,4 +1,4 @@
-"""How the weights of a draft in training are moved: the optimisers, and the learning rate over the steps."""
+"""Optimisers and learning-rate schedule of a training."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def optimisers_for(parameters: Sequence[Tensor], rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for matrices, AdamW for the rest (AdamW alone took half as many steps again, see LOG.md)."""
+    """Muon for matrices, AdamW for the rest (AdamW alone took 1.5 times as many steps, see LOG.md)."""
     matrices = [parameter for parameter in parameters if parameter.ndim == 2]
     others = [parameter for parameter in parameters if parameter.ndim != 2]
     found: list[torch.optim.Optimizer] = []
     if matrices:
-        # Scaled so that a rate means what it means for AdamW.
+        # Scaled so that one learning rate suits both.
         found.append(torch.optim.Muon(matrices, lr=rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"))
     if others:
         found.append(torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0))
@@ -23,6 +23,6 @@ def optimisers_for(parameters: Sequence[Tensor], rate: float) -> list[torch.opti
 
 
 def schedule(step: int, steps: int) -> float:
-    """Factor of the learning rate: a short warm-up, then half a cosine down to nothing."""
+    """Factor of the learning rate: a short warm-up, then half a cosine down to 0."""
     warm = max(1, min(50, steps // 10))
     return min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))

@@ -1,4 +1,4 @@
-"""Drafts to be trained: made for a target, and kept as the folders that the loader reads."""
+"""Drafts before and after training: made for a target, and saved as folders that the loader reads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sequoia_cli.distill.independent_student import (
     IndependentStudent,
     first_layers,
     from_config,
+    probe_model,
     require_layers,
-    trial_of,
 )
 from sequoia_cli.engine.draft import Draft, IndependentDraft
 from sequoia_cli.engine.feature_draft import FeatureDraft
@@ -40,9 +40,9 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Design:
-    """What kind of draft, of how many layers; a feature draft is trained for `passes` levels.
+    """The kind of a draft and its number of layers; a feature draft is trained for `passes` levels.
 
-    `config` is a transformers configuration for an independent draft that is no part of its target.
+    `config`, a transformers configuration, is for an independent draft not made of the target's layers.
     """
 
     kind: str = FEATURE
@@ -54,10 +54,7 @@ class Design:
 def new_student(
     target: LanguageModel, head: OutputHead, design: Design, texts: Sequence[Text], seed: int
 ) -> FeatureStudent | IndependentStudent:
-    """A draft of this design before training, the same for the same `seed`.
-
-    Raises `BadInput` as `require_design` does.
-    """
+    """An untrained draft, initialised from `seed`. Raises `BadInput` as `require_design` does."""
     require_design(target, head, design)
     dtype = _training_dtype(target)
     if design.kind == INDEPENDENT:
@@ -76,18 +73,18 @@ def new_student(
 
 
 def require_design(target: LanguageModel, head: OutputHead, design: Design) -> None:
-    """Raise `BadInput` where the target, whose head is `head`, does not lend itself to such a draft.
+    """Raise `BadInput` if no draft of this design can be made for a target whose head is `head`.
 
-    The draft itself is not made for that.
+    Checks without making the draft.
     """
     if design.kind != INDEPENDENT:
         return
     if not design.config:
         require_layers(target.model, design.layers)
         return
-    trial = trial_of(target.model, design.config)
-    family, hint = trial.config.model_type, "give a --config of the target's own family"
-    own = output_head(LanguageModel(trial), "a model of the draft's config")
+    probe = probe_model(target.model, design.config)
+    family, hint = probe.config.model_type, "give a --config of the target's own family"
+    own = output_head(LanguageModel(probe), "a model of the draft's config")
     if (own.scale, own.cap) != (head.scale, head.cap):
         raise BadInput(
             f"a model of family {family} does not scale or cap its logits as the target does, whose output "
@@ -104,15 +101,12 @@ def require_design(target: LanguageModel, head: OutputHead, design: Design) -> N
 
 
 def _training_dtype(target: LanguageModel) -> torch.dtype:
-    """What a draft is trained in: the target's dtype, but float32 for float16.
-
-    Gradients of float16 are lost where they fall below its range, which bfloat16 has not.
-    """
+    """The dtype of training: the target's, but float32 for float16, in which small gradients underflow."""
     return torch.float32 if target.dtype == torch.float16 else target.dtype
 
 
 def _in_dtype(network: M, dtype: torch.dtype) -> M:
-    """The network itself where it has that dtype, else a copy of it and all its weights."""
+    """The network itself if it has that dtype, else a converted copy."""
     if next(network.parameters()).dtype == dtype:
         return network
     return copy.deepcopy(network).to(dtype)
@@ -137,7 +131,7 @@ def feature_config(target: LanguageModel, head: OutputHead, layers: int) -> Feat
 
 @torch.no_grad()
 def _initialise(network: FeatureModel, texts: Sequence[Text], generator: torch.Generator) -> None:
-    """Small random matrices; the last norm gives states of the size that the target's head is used to."""
+    """Fill matrices with small random values; set the last norm so that states have the target's scale."""
     for parameter in network.parameters():
         if parameter.ndim == 2:
             parameter.normal_(0, 0.02, generator=generator)
@@ -148,9 +142,9 @@ def _initialise(network: FeatureModel, texts: Sequence[Text], generator: torch.G
 
 
 def resumed_student(draft: Draft, target: LanguageModel, passes: int) -> FeatureStudent | IndependentStudent:
-    """A draft that was loaded beside `target`, to be trained further.
+    """A loaded draft of `target`, to be trained further.
 
-    A head that was cut to some ids, and that `own_head` accepts, is whole again: the target's.
+    A head that was cut to some ids, and that `own_head` accepts, is replaced by the target's whole head.
     """
     dtype = _training_dtype(target)
     if isinstance(draft, FeatureDraft):
@@ -160,7 +154,7 @@ def resumed_student(draft: Draft, target: LanguageModel, passes: int) -> Feature
     model = draft.model.model
     shares = _shares_embedding(model, target)
     if draft.ids is not None:
-        model = _twin(model)
+        model = _sharing_weights(model)
         share_whole_head(model, target.model)
     model = _in_dtype(model, dtype)
     model.requires_grad_(True)
@@ -170,10 +164,10 @@ def resumed_student(draft: Draft, target: LanguageModel, passes: int) -> Feature
 
 
 def own_head(draft: Draft, target: LanguageModel, head: OutputHead) -> OutputHead:
-    """The output head of a loaded draft for all its ids: `head`, which is the target's, or its own.
+    """The output head of a loaded draft for all its ids: the target's, `head`, or its own.
 
-    A draft of its own embedding and head may have more ids than the target, or fewer. Raises `BadInput` for
-    a head of its own that was cut: the other rows are gone.
+    A draft with a head of its own may have more or fewer ids than the target. Raises `BadInput` if such a
+    head was cut: its other rows are lost.
     """
     if isinstance(draft, FeatureDraft):
         return head
@@ -183,14 +177,14 @@ def own_head(draft: Draft, target: LanguageModel, head: OutputHead) -> OutputHea
         if not _shares_embedding(draft.model.model, target):
             raise BadInput(
                 "the output head of this draft is its own and was cut already",
-                hint="start from the draft as it was before",
+                hint="start from the draft as it was before the cut",
             )
         own = replace(own, weight=head.weight, bias=head.bias)
     return head if _equal(own, head) else own
 
 
 def _shares_embedding(model: PreTrainedModel, target: LanguageModel) -> bool:
-    """Whether the embedding is the target's: with it the head is, and neither is in the draft's folder."""
+    """Whether the embedding is the target's. Then the head is too, and neither is in the draft's folder."""
     mine, theirs = (each.get_input_embeddings().weight for each in (model, target.model))
     return mine is theirs
 
@@ -204,20 +198,20 @@ def _equal(first: OutputHead, second: OutputHead) -> bool:
     )
 
 
-def twin(target: LanguageModel) -> LanguageModel:
-    """The target with modules of its own around the same weights, so that it can be prepared for speed."""
-    return LanguageModel(_twin(target.model))
+def sharing_weights(target: LanguageModel) -> LanguageModel:
+    """A copy of the target that shares its weights but not its modules, so it can be prepared for speed."""
+    return LanguageModel(_sharing_weights(target.model))
 
 
-def _twin(model: M) -> M:
-    """Modules of its own around the same weights."""
-    parts = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, parts)
+def _sharing_weights(model: M) -> M:
+    """A copy of the modules with the same weights."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A trained student, to be run and written down. `own` is its output head, for all its ids."""
+class TrainedDraft:
+    """A trained student, to be run and saved. `own` is its output head for all its ids."""
 
     student: FeatureStudent | IndependentStudent
     own: OutputHead
@@ -226,21 +220,23 @@ class Kept:
     def draft(self, ids: Tensor | None) -> Draft:
         """The draft with a head for these ids, None for all.
 
-        Shares all weights with the student but those of the head, where both have one dtype, and no modules:
-        it can be prepared for speed, and the student trained further.
+        Shares weights with the student if both have the same dtype, but no modules: the draft can be prepared
+        for speed and the student still trained further.
         """
         target, network = self.target, self._network
         if isinstance(network, FeatureModel):
             embedding = target.model.get_input_embeddings()
-            return FeatureDraft(_twin(network), embedding, self.own.only(ids), target.context_limit, ids)
-        model = _twin(network)
+            return FeatureDraft(
+                _sharing_weights(network), embedding, self.own.only(ids), target.context_limit, ids
+            )
+        model = _sharing_weights(network)
         if ids is not None:
             cut_head(model, ids)
         return IndependentDraft(LanguageModel(model), target.vocabulary, ids)
 
     @cached_property
     def _network(self) -> FeatureModel | PreTrainedModel:
-        """The student's network in the target's dtype, in which it is run and written."""
+        """The student's network in the target's dtype, in which it is run and saved."""
         student, target = self.student, self.target
         if isinstance(student, FeatureStudent):
             return _in_dtype(student.model, target.dtype)
@@ -250,9 +246,9 @@ class Kept:
         return model
 
     def save(self, folder: Path, name: str, tokenizer: Any) -> None:
-        """Write config and weights, without what is the target's; `name` is the target's.
+        """Write config and weights, except those shared with the target; `name` is the target's.
 
-        Raises `SequoiaError` where that fails.
+        Raises `SequoiaError` if that fails.
         """
         try:
             self._write(folder, name, tokenizer)

@@ -1,4 +1,4 @@
-"""The training loop: one for all kinds of draft; resumable, keeping the best state by held-out acceptance."""
+"""The training loop of all drafts: resumable, keeping the weights of the best held-out evaluation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor
 from sequoia_cli.distill.batches import Batch, batched, collate
 from sequoia_cli.distill.checkpoint import Evaluation, State, restore_state, save_state
 from sequoia_cli.distill.corpus import Text
-from sequoia_cli.distill.objective import Heads, Student, divergence, hits
+from sequoia_cli.distill.objective import Heads, Student, count_hits, divergence
 from sequoia_cli.distill.optimise import optimisers_for, schedule
 from sequoia_cli.errors import SequoiaError
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train: passes over the texts, tokens of a batch, peak learning rate, and how often to look."""
+    """Hyperparameters: passes over the texts, tokens per batch, peak learning rate, number of evaluations."""
 
     epochs: int = 4
     batch_tokens: int = 2048
@@ -33,7 +33,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands; `evaluated` says whether held-out texts were looked at behind this step."""
+    """The state of a training after a step; `evaluated` if the held-out texts were run after it."""
 
     step: int
     steps: int
@@ -46,10 +46,10 @@ class Progress:
 
 @dataclass
 class Training:
-    """A draft in training and all that it takes to go on after an interruption.
+    """A draft in training, which can be resumed after an interruption.
 
-    The student's weights may be in a narrow dtype; float32 copies of them take the steps. What was saved in
-    `checkpoint` is gone on with. Raises `BadInput` where that is damaged or of other `conditions`.
+    The student's weights may have a narrow dtype; the optimisers update float32 copies. Resumes from
+    `checkpoint` if it exists. Raises `BadInput` if that is damaged or has other `conditions`.
     """
 
     student: Student
@@ -67,7 +67,7 @@ class Training:
         best = {name: p.detach().clone() for name, p in self._working.items()}
         optimisers = optimisers_for(list(master.values()), self.recipe.learning_rate)
         self._state = State(master, best, optimisers)
-        #: Whether the state is that behind a whole step: in the middle of one it is not to be saved.
+        #: False in the middle of a step, when the state must not be saved.
         self._whole = True
         self._order = [
             batch
@@ -80,34 +80,34 @@ class Training:
 
     @property
     def step(self) -> int:
-        """Steps that are done."""
+        """Steps done."""
         return self._state.step
 
     @property
     def steps(self) -> int:
-        """Steps of the whole training."""
+        """Steps in total."""
         return len(self._order)
 
     @property
     def history(self) -> Sequence[Evaluation]:
-        """What held-out texts said so far, by rising steps."""
+        """All evaluations so far, in order."""
         return self._state.history
 
     @property
     def best(self) -> Evaluation | None:
-        """The evaluation of the state that is kept."""
+        """The best evaluation, whose weights are kept."""
         return max(self.history, key=lambda evaluation: evaluation.value, default=None)
 
     def run(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
-        """Train to the end and leave the student with the best weights.
+        """Train to the end and give the student the best weights.
 
-        An interruption saves first; one in the middle of a step leaves what was saved before. Raises
-        `SequoiaError` for a loss that is no number; the state of the last evaluation is kept, and the same
-        training with another rate goes on from it.
+        An interruption saves a checkpoint, unless it comes in the middle of a step. Raises `SequoiaError` for
+        a loss or gradient that is not finite; the checkpoint of the last evaluation remains, and the training
+        can be resumed from it with a smaller learning rate.
         """
         started, first, seen = time.perf_counter(), self.step, 0
         try:
-            if self._due:  # an interruption came in between
+            if self._due:  # interrupted between step and evaluation
                 self._evaluate()
                 self.save()
             while self.step < self.steps:
@@ -128,13 +128,13 @@ class Training:
         self._put(self._state.best)
 
     def save(self) -> None:
-        """Keep all that is needed to go on."""
+        """Write the checkpoint, if there is a place for one."""
         if self.checkpoint is not None:
             save_state(self.checkpoint, self._state, self.conditions)
 
     @property
     def _due(self) -> bool:
-        """Whether held-out texts are to be looked at behind this step and were not yet."""
+        """Whether an evaluation is due after this step."""
         every = max(1, math.ceil(self.steps / self.recipe.evaluations))
         last = self.history[-1].step if self.history else 0
         return self.step > last and (self.step % every == 0 or self.step == self.steps)
@@ -152,7 +152,7 @@ class Training:
                 master[name].grad = parameter.grad.float()
                 parameter.grad = None
         slope = float(torch.nn.utils.clip_grad_norm_(master.values(), 1.0))
-        if not math.isfinite(slope):  # before it gets into the weights, and with them onto the disk
+        if not math.isfinite(slope):  # stop before it reaches the weights and the checkpoint
             raise self._diverged(f"the gradient is {slope}")
         rate = self.recipe.learning_rate * schedule(self.step, self.steps)
         self._whole = False
@@ -168,20 +168,22 @@ class Training:
     def _diverged(self, what: str) -> SequoiaError:
         return SequoiaError(
             f"{what} at step {self.step + 1}: training has diverged",
-            hint="give a smaller --learning-rate; the same command goes on from what was saved last",
+            hint="give a smaller --learning-rate; the same command then resumes from the last checkpoint",
         )
 
     def _evaluate(self) -> None:
         depths = max(self.student.passes, 1)
         counts = sum(
-            hits(self.student, collate([self.held_out[i] for i in group], self._device), self.heads, depths)
+            count_hits(
+                self.student, collate([self.held_out[i] for i in group], self._device), self.heads, depths
+            )
             for group in batched(self.held_out, self.recipe.batch_tokens, 0)
         )
         assert isinstance(counts, Tensor)
         trials, *ranks = counts.T.tolist()
         rows = tuple(zip(*ranks, strict=True))
         found = Evaluation(self.step, self._state.loss, tuple(trials), rows)
-        # The history last: an interruption before that has it looked at again.
+        # The history last: an interruption before this line only repeats the evaluation.
         if self.best is None or found.value > self.best.value:
             self._state.best = {name: p.detach().clone() for name, p in self._working.items()}
         self._state.history.append(found)

@@ -1,4 +1,4 @@
-"""The target writes texts, many side by side."""
+"""The target writes the texts of a corpus, many side by side in a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sequoia_cli.core.seeds import mixed
 from sequoia_cli.distill.corpus import Corpus, Text
-from sequoia_cli.distill.scripts import Given, Script, Written
+from sequoia_cli.distill.scripts import GeneratedPart, GivenPart, Script
 from sequoia_cli.engine.draw import draw_rows
 from sequoia_cli.engine.finite import not_finite
 from sequoia_cli.engine.model import LanguageModel
@@ -30,11 +30,11 @@ def write_corpus(
 ) -> None:
     """Add texts to `corpus` until it has `tokens` tokens or there are no more scripts.
 
-    `scripts` gives those that come behind a number of texts. `rows` texts are written at a time, fewer where
-    that is enough, none above `length` tokens. Each shard holds what one pass over an empty cache wrote; its
-    scripts and random numbers follow from what was written before it, so a run that was interrupted loses the
-    last pass only and goes on to the texts of a whole one. `on_tokens` is told how many tokens came, as they
-    come, and `on_shard` that a shard is on disk.
+    `scripts` maps the number of texts written to the scripts that follow. Up to `rows` texts are written at a
+    time, each of at most `length` tokens. A shard holds the texts of one pass over an empty cache. Its
+    scripts and random numbers depend only on the shards before it, so an interrupted run loses only its last
+    pass and, resumed, writes the same texts as an uninterrupted one. `on_tokens` gets the number of new
+    tokens; `on_shard` is called when a shard is on disk.
     """
     while corpus.tokens < tokens:
         generator = torch.Generator().manual_seed(mixed(seed, corpus.shards))
@@ -55,12 +55,11 @@ def write(
     generator: torch.Generator,
     on_tokens: Callable[[int], None] = lambda count: None,
 ) -> list[Text]:
-    """`rows` texts side by side for `length` forwards; where one ends the next begins in its row.
+    """Write texts in `rows` rows for `length` forwards; when a text ends, the next one starts in its row.
 
-    Every row of the cache is as long as the pass, and the mask hides from a text what stood there before it.
-    Texts that the end of the pass cuts short count too; those of one token, which are the last to begin, do
-    not. They come in the order they began in, so that the first are as long as any; none where there are no
-    scripts. Raises `SequoiaError` for logits that are not finite.
+    The mask hides earlier texts of the same row. Texts cut short by the end of the pass are kept, except
+    those of one token. The texts are in the order of their starts, so the first ones are not shorter than
+    usual. Empty if there are no scripts. Raises `SequoiaError` for logits that are not finite.
     """
     writers: list[_Writer | None] = [_Writer(script, start=0) for script in islice(scripts, rows)]
     rows = len(writers)
@@ -72,7 +71,7 @@ def write(
 
     def finish(row: int, writer: _Writer, end: int) -> None:
         assert states is not None
-        if end - writer.start > 1:  # one token alone has nothing to learn from
+        if end - writer.start > 1:  # a single token predicts nothing
             hidden = states[row, writer.start : end].cpu()
             text = Text(torch.tensor(writer.tokens), hidden, torch.tensor(writer.answer))
             texts.append((writer.start, text))
@@ -80,7 +79,7 @@ def write(
     for now in range(length):
         if not any(writers):
             break
-        # A row that has no more scripts runs a token that nothing looks at.
+        # A row without a script runs a token that is ignored.
         tokens = torch.tensor([writer.tokens[-1] if writer else 0 for writer in writers], device=device)
         positions = torch.tensor([now - writer.start if writer else 0 for writer in writers], device=device)
         output = target.forward_rows(tokens, positions, cache, mask[:, : now + 1])
@@ -93,7 +92,7 @@ def write(
         chosen = _sample(output.logits, temperatures, uniforms).tolist()
         on_tokens(sum(writer is not None for writer in writers))
         for row, writer in enumerate(writers):
-            if writer and not writer.go_on(chosen[row]):
+            if writer and not writer.add_token(chosen[row]):
                 finish(row, writer, now + 1)
                 script = next(scripts, None)
                 writers[row] = _Writer(script, start=now + 1) if script is not None else None
@@ -106,56 +105,56 @@ def write(
 
 
 class _Writer:
-    """A text on its way through its script; `tokens` ends with the one to run next."""
+    """A text being written by its script. The last of `tokens` is the one to run next."""
 
     def __init__(self, script: Script, start: int) -> None:
         self.start = start
         self.tokens: list[int] = []
         self.answer: list[bool] = []
         self._parts = iter(script)
-        self._part: Given | Written | None = None
+        self._part: GivenPart | GeneratedPart | None = None
         self._count = 0
         self._next_part()
-        assert isinstance(self._part, Given)
-        self.go_on(0)
+        assert isinstance(self._part, GivenPart)
+        self.add_token(0)
 
     @property
     def temperature(self) -> float:
-        """Of the token that comes next, where the target is to choose it."""
-        return self._part.temperature if isinstance(self._part, Written) else 0.0
+        """The sampling temperature of the next token; 0 if it is given."""
+        return self._part.temperature if isinstance(self._part, GeneratedPart) else 0.0
 
-    def go_on(self, chosen: int) -> bool:
-        """Add the next token: a given one, or what the target has chosen. False where the text has ended."""
+    def add_token(self, chosen: int) -> bool:
+        """Add the next token: the script's if given, else `chosen`. Returns False if the text has ended."""
         if self._part is None:
             return False
-        given = isinstance(self._part, Given)
+        given = isinstance(self._part, GivenPart)
         self.tokens.append(self._queue.pop(0) if given else chosen)
-        self.answer.append(isinstance(self._part, Written) and self._part.answer)
+        self.answer.append(isinstance(self._part, GeneratedPart) and self._part.answer)
         self._count += 1
-        # At once, so that `temperature` is that of the part which the next token belongs to.
+        # Now, so that `temperature` is already the one of the next token's part.
         while self._is_over():
             self._next_part()
         return True
 
     def _is_over(self) -> bool:
-        if isinstance(self._part, Written):
+        if isinstance(self._part, GeneratedPart):
             return self._count >= self._part.most or self._has_end()
         return self._part is not None and not self._queue
 
     def _has_end(self) -> bool:
-        ends = self._part.ends if isinstance(self._part, Written) else ()
+        ends = self._part.ends if isinstance(self._part, GeneratedPart) else ()
         return self._count > 0 and self.tokens[-1] in ends
 
     def _next_part(self) -> None:
         end = self.tokens[-1] if self._has_end() else -1
         self._part, self._count = next(self._parts, None), 0
-        self._queue = list(self._part.tokens) if isinstance(self._part, Given) else []
+        self._queue = list(self._part.tokens) if isinstance(self._part, GivenPart) else []
         if end in self._queue:
             del self._queue[: self._queue.index(end) + 1]
 
 
 def _sample(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> Tensor:
-    """(rows,) tokens of (rows, vocabulary) logits, each at its own temperature; 0 takes the most probable."""
+    """Sample (rows,) tokens from (rows, vocabulary) logits, each row at its own temperature; 0 is greedy."""
     best = logits.max(-1)
     if not torch.isfinite(best.values).all():
         raise not_finite("target", logits.dtype, "a token that it writes")

@@ -1,4 +1,4 @@
-"""How often the child of each rank is the one accepted: two estimators of the same rates."""
+"""Acceptance rates by child rank: two estimators of the same rates."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.errors import BadInput
-from sequoia_cli.measure.trials import Trials, weigh
-from sequoia_cli.measure.walk import steps_along
+from sequoia_cli.measure.acceptance_counts import AcceptanceSettings, expected_counts
+from sequoia_cli.measure.target_text import acceptance_along
 
 
 def on_policy(
     target: LanguageModel,
     draft: Draft,
     prompt: Sequence[int],
-    trials: Trials,
+    settings: AcceptanceSettings,
     *,
     index: int = 0,
     eos_ids: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> PromptCounts:
-    """Decode with a one-level tree of `ranks` children and count which was accepted: what `generate` does.
+    """Decode with a one-level tree of `ranks` children, as `generate` does, and count which is accepted.
 
-    A step whose tree was cut because the budget was used up is no trial. One depth only: to be tried behind
-    whichever child is accepted, the second would take a tree of all ranks under each of all ranks, whose
-    steps begin at other places.
+    Steps without a tree, because the budget of tokens was used up, are not trials. Measures one depth only:
+    the second would need `ranks` children under each of `ranks` children, and such a tree's steps start at
+    other positions.
     """
     decoder = Decoder(
-        target, [draft], trials.tree, trials.sampling, trials.draft_sampling, verifier=trials.verifier
+        target, [draft], settings.tree, settings.sampling, settings.draft_sampling, verifier=settings.verifier
     )
-    count, accepted = 0, [0.0] * trials.ranks
-    for step in decoder.decode(prompt, trials.new_tokens, eos_ids=eos_ids, generator=generator):
+    count, accepted = 0, [0.0] * settings.ranks
+    for step in decoder.decode(prompt, settings.new_tokens, eos_ids=eos_ids, generator=generator):
         if step.size == 1:
             continue
         count += 1
@@ -48,31 +48,30 @@ def teacher_forced(
     target: LanguageModel,
     draft: Draft,
     prompt: Sequence[int],
-    trials: Trials,
+    settings: AcceptanceSettings,
     *,
     index: int = 0,
     eos_ids: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> PromptCounts:
-    """Let the target write a text alone, and reckon what steps of the draft along it would have come to.
+    """Generate with the target alone, then compute the acceptance that the draft would have had.
 
-    Whether a step begins at a place and what it has accepted there are probabilities, where the on-policy
-    estimator tosses coins; every depth comes from the same text (see `weigh`). Raises `BadInput` where a
-    rate by depth would mean nothing (see `check_positional`).
+    Counts are expectations given the text (see `expected_counts`), where the on-policy estimator samples; all
+    depths come from the same text. Raises `BadInput` as `check_positional` does.
     """
-    check_positional(trials)
-    weights, accepted = weigh(steps_along(target, draft, prompt, trials, eos_ids, generator), trials)
-    return PromptCounts(index, weights, accepted)
+    check_positional(settings)
+    steps = acceptance_along(target, draft, prompt, settings, eos_ids, generator)
+    return PromptCounts(index, *expected_counts(steps, settings))
 
 
-def check_positional(trials: Trials) -> None:
-    """Raise `BadInput` for depths that the verifier's rule does not tell apart.
+def check_positional(settings: AcceptanceSettings) -> None:
+    """Raise `BadInput` if the verifier has no acceptance rates by depth.
 
-    Traversal accepts whole paths: what it does at a node depends on all below and above. At one level it is
-    Sequoia's rule, and for a greedy target all are.
+    Traversal accepts whole paths, so the acceptance of a child depends on the nodes above and below it. With
+    one level it equals Sequoia's rule; for a greedy target all rules are equal.
     """
-    if not trials.verifier.positional and trials.depths > 1 and not trials.sampling.greedy:
+    if not settings.verifier.positional and settings.depths > 1 and not settings.sampling.greedy:
         raise BadInput(
-            f"--verifier {trials.verifier.name} has no rates by depth: it accepts whole paths, not children",
+            f"--verifier {settings.verifier.name} has no rates by depth: it accepts paths, not children",
             hint="--depths 1 measures the children of the root, --estimator on-policy counts the same",
         )

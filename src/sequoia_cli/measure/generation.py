@@ -1,4 +1,4 @@
-"""One text, generated and read: the consumer of the decoding loop that `generate` prints from."""
+"""Generating one text: runs the decoding loop and turns its steps into text as they come."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from sequoia_cli.measure.statistics import Speculation
 
 @dataclass
 class Generation:
-    """A text. `finish` is `stop` or `length`, None until it is finished; `context_reached` tells a full
-    context from a budget.
+    """A generated text.
 
-    `seconds` is wall time from prompt to end; `first_token_seconds` to the end of the first step.
+    `finish` is `stop` or `length`, None until the text is finished; `context_reached` is true if the context
+    was full rather than the budget used up. `seconds` is wall time from prompt to end, `first_token_seconds`
+    to the end of the first step.
     """
 
     prompt_tokens: int
@@ -46,10 +47,10 @@ def generate(
     on_text: Callable[[str], None] = lambda piece: None,
     result: Generation | None = None,
 ) -> Generation:
-    """Decode one prompt; `on_text` gets each printable piece of text as soon as it is certain.
+    """Decode one prompt. `on_text` gets each piece of text as soon as it can no longer change.
 
-    The text depends on prompt, seed, models and tree alone, not on what ran before it. `result`, where
-    given, is filled while the text grows, so that what an interrupt leaves can still be used.
+    The text depends only on prompt, seed, models and tree, not on what ran before. A given `result` is filled
+    as the text grows, so that it can be used after an interruption.
     """
     result = result if result is not None else Generation(len(prompt))
     stream = TextStream(tokenizer, stop)
@@ -70,13 +71,13 @@ def generate(
                 break
             ended = step.finish == STOP
             result.context_reached = step.finish == CONTEXT
-    except SequoiaError:  # what was written is kept, and held back no longer
+    except SequoiaError:  # emit the text held back so far
         on_text(stream.finish())
         result.text = stream.text
         raise
     piece = stream.finish()
     if stream.stopped:
-        # The stop may have been complete some tokens, or even steps, before that was certain.
+        # The stop text was complete some tokens, or even steps, before the stream could be certain of it.
         result.token_ids = result.token_ids[: stream.token_count]
         result.speculation = Speculation.of(steps, stream.token_count)
         result.context_reached = False

@@ -1,4 +1,4 @@
-"""A pair of models made ready for a command: loaded, tested, wrapped, and described for the files."""
+"""Loading and checking the models of a command, and describing them for its files."""
 
 from __future__ import annotations
 
@@ -32,21 +32,20 @@ from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import Prompt
 
-#: The share of weights left unrounded that is worth a word.
+#: Report the share of weights left unrounded if it is larger than this.
 _MUCH = 0.1
 
-#: How models run: as transformers does, prepared for speed, or that with their layers compiled.
+#: How models run: as in transformers; prepared for speed; or also with compiled layers.
 PLAIN, FAST, COMPILED = FORWARDS = ("plain", "fast", "compiled")
-#: Their weights: as they are loaded, or rounded to 8 bits.
+#: Weights: as loaded, or rounded to 8 bits.
 AS_LOADED, INT8 = WEIGHTS = ("none", "int8")
 
 
 @dataclass(frozen=True)
 class Session:
-    """What a command works with. There are no `drafts` where only the target was loaded.
+    """The models of a command; no `drafts` if only the target was loaded.
 
-    `target_weights` and `draft_weights` tell models from themselves before another training (see
-    `fingerprint`).
+    `target_weights` and `draft_weights` are fingerprints: they change when a model is retrained.
     """
 
     target: LanguageModel
@@ -59,12 +58,12 @@ class Session:
 
     @property
     def weights(self) -> dict[str, str | None]:
-        """Both fingerprints, as conditions."""
+        """Both fingerprints, as conditions of a measurement."""
         return {"target_weights": self.target_weights, "draft_weights": self.draft_weights}
 
     @property
     def environment(self) -> dict[str, Any]:
-        """The machine and the versions that a measurement was made with."""
+        """The machine and the package versions of a measurement."""
         return {
             "device": device_name(self.target.device),
             "dtype": dtype_name(self.target.dtype),
@@ -74,14 +73,14 @@ class Session:
         }
 
     def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
-        """The ids of a prompt. Raises `BadInput` naming the prompt where the target cannot take it."""
+        """The ids of a prompt. Raises `BadInput`, naming the prompt, if the target cannot take it."""
         with prompt.named_in_errors():
             ids = encode_prompt(self.tokenizer, prompt.content, raw=raw)
             self.check_prompt(ids)
         return ids
 
     def check_prompt(self, ids: Sequence[int]) -> None:
-        """Raise `BadInput` for ids that the target has no embedding for, or more than its context holds."""
+        """Raise `BadInput` for more ids than the target's context holds, or ids without an embedding."""
         if len(ids) > self.target.context_limit:
             raise BadInput(
                 f"it has {len(ids)} tokens, and the target's context ends at {self.target.context_limit}"
@@ -107,27 +106,27 @@ def open_session(
     progress: bool = False,
     announce: Callable[[str], None] = lambda line: None,
 ) -> Session:
-    """Load and test a target and its drafts, of which there may be none.
+    """Load and check a target and its drafts, of which there may be none.
 
-    `forward` is one of `FORWARDS`. But for `PLAIN`, models have no weights to read any more; `COMPILED` comes
-    to `FAST` where it cannot be done or does not pay. `quantize` and `quantize_draft` say what products are
-    rounded to, the draft's as the target's where nothing else is said. `threads` are those of the CPU, else
-    as many as this process may use cores.
+    `forward` is one of `FORWARDS`. Except with `PLAIN`, the weights are repacked and can no longer be read.
+    `COMPILED` falls back to `FAST` where compiling is impossible or not worth it. `quantize` and
+    `quantize_draft` are of `WEIGHTS`; the draft's defaults to the target's. `threads` are CPU threads, by
+    default as many as this process may use cores.
 
-    `announce` is told what takes long and what was found out; `progress` lets downloads show their bars.
+    `announce` gets notes about slow operations and findings; `progress` allows progress bars of downloads.
 
-    Raises `BadInput` or `SequoiaError` saying which model, and why.
+    Raises `BadInput` or `SequoiaError`, naming the model and the reason.
     """
-    announce = functools.cache(announce)  # what is said of the target's layers holds for a draft's
+    announce = functools.cache(announce)  # drafts often repeat the target's notes
     check_forward(forward)
     _expect("--quantize", quantize, WEIGHTS)
     quantize_draft = quantize if quantize_draft is None else quantize_draft
     _expect("--quantize-draft", quantize_draft, WEIGHTS)
-    # Both libraries tell in their own words what the loader says in ours.
+    # The loader reports what these libraries would log.
     transformers.logging.set_verbosity_error()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     if not progress:
-        transformers.logging.disable_progress_bar()  # and, with its own, those of downloads from the hub
+        transformers.logging.disable_progress_bar()  # includes those of downloads from the hub
     place = parse_device(device)
     width = parse_dtype(dtype, place)
     if place.type == "cpu" or threads is not None:
@@ -153,7 +152,7 @@ def open_session(
     wanted = [(loaded, quantize), *((one.model, quantize_draft) for one in drafted)]
     if rounded := [module for module, weights in wanted if weights == INT8]:
         quantise(*rounded)
-        _tell_of_rounding(loaded if quantize == INT8 else None, place, forward, announce)
+        _announce_rounding(loaded if quantize == INT8 else None, place, forward, announce)
         if dtype == "auto" and place.type == "cpu":
             # The remaining weights are few, and the kernel runs whole layers in float32 only.
             for module, weights in wanted:
@@ -201,12 +200,12 @@ def open_session(
     )
 
 
-def _tell_of_rounding(
+def _announce_rounding(
     target: PreTrainedModel | None, place: torch.device, forward: str, announce: Callable[[str], None]
 ) -> None:
-    """Say what a user of `--quantize` may not expect; `target` is the rounded one, if it is."""
+    """Announce the limits of rounding; `target` is the target if it is rounded."""
     if place.type != "cpu":
-        announce("8-bit weights are another model here and a slower one: only a CPU has products for them")
+        announce("8-bit weights change the model and are slower here: their kernels are for CPUs only")
     elif forward != COMPILED:
         announce(f"products of 8-bit integers are slow with --forward {forward}")
     if target is not None and (left := share_left(target)) > _MUCH:
@@ -216,7 +215,7 @@ def _tell_of_rounding(
 def prepare(
     target: LanguageModel, drafts: Sequence[Draft], forward: str, announce: Callable[[str], None]
 ) -> str:
-    """Make models run as `forward` says, once and for good; returns what it came to: see `open_session`."""
+    """Prepare models, irreversibly, to run as `forward` says; returns the forward in effect."""
     if forward == PLAIN:
         return PLAIN
     target.make_fast()
@@ -230,7 +229,7 @@ def prepare(
 
 
 def check_forward(forward: str) -> None:
-    """Raise `BadInput` for what is none of `FORWARDS`."""
+    """Raise `BadInput` if `forward` is not one of `FORWARDS`."""
     _expect("--forward", forward, FORWARDS)
 
 
@@ -240,7 +239,7 @@ def _expect(flag: str, value: str, known: Sequence[str]) -> None:
 
 
 def make_draft(loaded: LoadedDraft, target: LanguageModel) -> Draft:
-    """A loaded draft as the engine uses it. Raises `BadInput` where it or its target is not up to that."""
+    """Wrap a loaded draft for the engine. Raises `BadInput` if it or its target does not support that."""
     if isinstance(loaded.model, FeatureModel):
         whole = output_head(target, f"the target of {loaded.source}")
         head = whole.only(loaded.ids) if loaded.ids is not None else whole
@@ -252,10 +251,10 @@ def make_draft(loaded: LoadedDraft, target: LanguageModel) -> Draft:
 
 
 def packages() -> dict[str, str]:
-    """Versions of what decides speed and numbers."""
+    """Versions of the packages that affect speed and numbers."""
     return {
         "python": platform.python_version(),
-        "torch": str(torch.__version__),  # a subclass that yaml refuses
+        "torch": str(torch.__version__),  # yaml refuses its subclass of str
         "transformers": version("transformers"),
         "sequoia": __version__,
     }

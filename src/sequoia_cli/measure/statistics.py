@@ -1,4 +1,4 @@
-"""What the steps of a text add up to."""
+"""Totals over the steps of texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STAGES = ("draft", "target", "verify", "other")
 
 @dataclass
 class Speculation:
-    """Totals over decoding steps. `add` takes a step, `total` sums up texts."""
+    """Totals over decoding steps. `add` adds a step, `total` sums several texts."""
 
     steps: int = 0
     tokens: int = 0
@@ -24,7 +24,7 @@ class Speculation:
     prefill_seconds: float = 0.0
 
     def add(self, step: Step, kept: int | None = None) -> None:
-        """Count a step; `kept` is how many of its tokens count, where not all do."""
+        """Add a step; only the first `kept` of its tokens count, all by default."""
         tokens = len(step.tokens) if kept is None else kept
         accepted = min(len(step.ranks), tokens)
         self.steps += 1
@@ -41,7 +41,7 @@ class Speculation:
 
     @classmethod
     def of(cls, steps: Iterable[Step], tokens: int) -> Speculation:
-        """The totals of a text's steps, of whose tokens the first `tokens` count."""
+        """The totals of a text's steps, counting its first `tokens` tokens."""
         whole = cls()
         for step in steps:
             whole.add(step, min(len(step.tokens), tokens - whole.tokens))
@@ -72,17 +72,17 @@ class Speculation:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens by decode seconds; None before the first step."""
+        """Tokens per second of decoding; None before the first step."""
         return self.tokens / self.decode_seconds if self.steps else None
 
     @property
     def mean_acceptance_length(self) -> float | None:
-        """Tokens gained per target forward, the bonus token included."""
+        """Tokens per target forward, the bonus token included; None before the first step."""
         return self.tokens / self.steps if self.steps else None
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Share of drafted tokens that were accepted; None where none was drafted."""
+        """The share of drafted tokens that were accepted; None if none was drafted."""
         return self.accepted / self.drafted if self.drafted else None
 
     def to_dict(self) -> dict[str, object]:

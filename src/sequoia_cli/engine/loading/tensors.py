@@ -14,7 +14,7 @@ from torch import Tensor
 from sequoia_cli.errors import SequoiaError
 
 #: What to do about work that could not be saved.
-WITH_MORE_ROOM = "what was saved before is kept; with more room the same command goes on from there"
+WITH_MORE_ROOM = "what was saved before is kept; with more room the same command resumes"
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:

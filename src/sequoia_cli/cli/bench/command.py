@@ -106,8 +106,9 @@ def bench_command(
         sequoia bench --scaling --rounds 1
     """
     from sequoia_cli.bench.engines import ENGINES
-    from sequoia_cli.cli import bench_report, bench_scaling
-    from sequoia_cli.cli.bench_inputs import (
+    from sequoia_cli.cli.bench import report
+    from sequoia_cli.cli.bench import scaling as scaling_report
+    from sequoia_cli.cli.bench.inputs import (
         best_chain,
         chosen_engines,
         gguf_file,
@@ -130,7 +131,7 @@ def bench_command(
             "--rounds": (rounds, 1),
         }
     )
-    names = chosen_engines(engines or (bench_scaling.DEFAULT_ENGINES if scaling else None), list(ENGINES))
+    names = chosen_engines(engines or (scaling_report.DEFAULT_ENGINES if scaling else None), list(ENGINES))
     if scaling:
         options.refuse_idle(
             context,
@@ -190,21 +191,21 @@ def bench_command(
         verifier=verifier,
     )
     if asked is None:
-        grown, interrupted = bench_scaling.measure(names, work, described, rounds, pythons, say)
+        grown, interrupted = scaling_report.measure(names, work, described, rounds, pythons, say)
         outcomes = [point.outcome for point in grown]
-        found: dict[str, Any] = {"scaling": bench_scaling.document(grown)}
-        shown = [bench_scaling.table(grown)]
+        found: dict[str, Any] = {"scaling": scaling_report.document(grown)}
+        shown = [scaling_report.table(grown)]
     else:
         outcomes, interrupted = _compare(names, work, rounds, pythons, say)
-        rows = bench_report.summarised(outcomes, baseline)
-        found = bench_report.document(rows, asked, left_out, baseline)
-        shown = bench_report.tables(rows, len(asked.prompts), baseline)
+        rows = report.summarised(outcomes, baseline)
+        found = report.document(rows, asked, left_out, baseline)
+        shown = report.tables(rows, len(asked.prompts), baseline)
     for table in shown:
         say.show(table)
-    for line in [*bench_report.missing(outcomes), *bench_report.footnotes(outcomes, target, gguf)]:
+    for line in [*report.missing(outcomes), *report.footnotes(outcomes, target, gguf)]:
         say.note(line)
     packages = {key: value for outcome in outcomes for key, value in outcome.packages.items()}
-    data = {**bench_report.header(work, rounds), **found, **record(context, packages, say.warnings)}
+    data = {**report.header(work, rounds), **found, **record(context, packages, say.warnings)}
     if place is not None:
         publish(None, data, place, json, say)
     elif json:

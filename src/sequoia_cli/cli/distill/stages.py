@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sequoia_cli.cli.console import Commentary, print_json
-from sequoia_cli.cli.distill_inputs import DraftFolder, Inputs
-from sequoia_cli.cli.distill_outlook import Outlook, outlooks, pieces, prompts_of
-from sequoia_cli.cli.distill_report import provenance, show_draft
-from sequoia_cli.cli.distill_texts import scripts_for, split, written
-from sequoia_cli.cli.distill_training import Job, Left, still_wrong, train
+from sequoia_cli.cli.distill.inputs import Inputs
+from sequoia_cli.cli.distill.report import provenance, show_draft
+from sequoia_cli.cli.distill.texts import scripts_for, written
+from sequoia_cli.cli.distill.training import TrainingJob, TrainingTexts, remaining, train
 from sequoia_cli.cli.prompts import read_rows
 from sequoia_cli.core.artifact import render
 from sequoia_cli.core.writing import write_atomically
+from sequoia_cli.distill.output_folder import OutputFolder
 from sequoia_cli.errors import BadInput, OutOfMemory, SequoiaError, out_of_memory
 
 if TYPE_CHECKING:
@@ -27,23 +27,25 @@ if TYPE_CHECKING:
 
     from sequoia_cli.distill.corpus import Text, Texts
     from sequoia_cli.distill.feature_student import FeatureStudent
+    from sequoia_cli.distill.frequent_ids import FrequentIds
     from sequoia_cli.distill.independent_student import IndependentStudent
     from sequoia_cli.distill.objective import Heads
-    from sequoia_cli.distill.students import Kept
-    from sequoia_cli.distill.vocabulary import Vocabulary
+    from sequoia_cli.distill.prediction import Prediction
+    from sequoia_cli.distill.students import TrainedDraft
     from sequoia_cli.engine.head import OutputHead
     from sequoia_cli.engine.model import LanguageModel
     from sequoia_cli.measure.session import Session
 
 
 def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commentary) -> None:
-    """Run all stages; what is finished of an interrupted run is not done again."""
+    """Run all stages, resuming an interrupted run."""
+    from sequoia_cli.distill.held_out import split
     from sequoia_cli.engine.head import output_head
     from sequoia_cli.engine.loading.sources import plain_name
     from sequoia_cli.measure.session import check_forward, open_session
 
     check_forward(inputs.forward)
-    folder = DraftFolder(
+    folder = OutputFolder(
         Path(inputs.output or f"drafts/{plain_name(inputs.target)}-draft"),
         force=inputs.force,
         corpus=inputs.corpus,
@@ -67,21 +69,21 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
     head = output_head(session.target, f"target '{inputs.target}'")
     own = _require_fit(session, inputs, head)
     scripts = scripts_for(session, inputs, prompts, say)
-    size = inputs.trained_vocabulary(_common(session, own))
-    jobs = [Job(inputs, number, size, folder.work) for number in range(inputs.count)]
+    size = inputs.trained_vocabulary(_shared_ids(session, own))
+    jobs = [TrainingJob(inputs, number, size, folder.work) for number in range(inputs.count)]
     for job in jobs:
         job.require_same()
     folder.begin()
-    with _kept(folder.work, inputs.corpus, say):
+    with _resume_note(folder.work, inputs.corpus, say):
         corpus = written(
             session, inputs, prompts, scripts, folder.work, lambda: _writer(session, inputs, say), say
         )
         held_out, texts = split(corpus.texts())
         run = _Run(session, inputs, head, own, corpus, texts, held_out, say)
-        finished, documents, left = {}, [], Left(texts, held_out)
+        finished, documents, remaining_texts = {}, [], TrainingTexts(texts, held_out)
         for job in jobs:
-            document, left = run.draft(context, job, left)
-            finished[job.below] = job.folder
+            document, remaining_texts = run.draft(context, job, remaining_texts)
+            finished[job.name_in_output] = job.folder
             documents.append(document)
     folder.publish(finished)
     for name in finished:
@@ -91,39 +93,37 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
 
 
 def _writer(session: Session, inputs: Inputs, say: Commentary) -> LanguageModel:
-    """The target as `generate` runs it; training needs it as it is."""
-    from sequoia_cli.distill.students import twin
+    """The target, prepared for speed to write texts. Training needs the original."""
+    from sequoia_cli.distill.students import sharing_weights
     from sequoia_cli.measure.session import prepare
 
-    target = twin(session.target)
+    target = sharing_weights(session.target)
     prepare(target, (), inputs.forward, say.note)
-    target.recorder = None  # a recorded forward is of one text, and here many are written side by side
+    target.recorder = None  # recorded forwards are of one text; here many are written in a batch
     return target
 
 
 def _require_fit(session: Session, inputs: Inputs, head: OutputHead) -> OutputHead:
-    """The output head that the draft has for all its ids; `head` is the target's.
+    """The draft's output head for all its ids; `head` is the target's.
 
     Raises `BadInput` for a draft that cannot be made, before anything is written.
     """
     from sequoia_cli.distill.students import Design, own_head, require_design
 
-    own = head
     if session.drafts:
-        own = own_head(session.drafts[0], session.target, head)
-    else:
-        require_design(session.target, head, Design(inputs.kind, inputs.layers, 1, inputs.config))
-    return own
+        return own_head(session.drafts[0], session.target, head)
+    require_design(session.target, head, Design(inputs.kind, inputs.layers, 1, inputs.config))
+    return head
 
 
-def _common(session: Session, own: OutputHead) -> int:
-    """Ids that the target shares with a draft of this head: either may be padded."""
+def _shared_ids(session: Session, own: OutputHead) -> int:
+    """The number of ids that the target shares with a draft of this head; either may be padded."""
     return min(session.target.vocabulary, len(own.weight))
 
 
 @contextmanager
-def _kept(work: Path, corpus: str | None, say: Commentary) -> Iterator[None]:
-    """An interruption, or a failure that is not the input's, says that the same command resumes."""
+def _resume_note(work: Path, corpus: str | None, say: Commentary) -> Iterator[None]:
+    """On an interruption, or a failure that is not `BadInput`, note that the same command resumes."""
     try:
         yield
     except BaseException as error:
@@ -131,7 +131,7 @@ def _kept(work: Path, corpus: str | None, say: Commentary) -> Iterator[None]:
         failed = isinstance(error, SequoiaError) and not isinstance(error, BadInput)
         if isinstance(error, KeyboardInterrupt) or failed or message:
             places = f"{work} and {corpus}" if corpus else f"{work}"
-            say.note(f"what was done is kept in {places}; the same command goes on from there")
+            say.note(f"unfinished work is kept in {places}; the same command resumes")
         if message:
             raise OutOfMemory(f"{message} (in sequoia distill)") from None
         raise
@@ -139,38 +139,40 @@ def _kept(work: Path, corpus: str | None, say: Commentary) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Run:
-    """What all drafts of one command have in common."""
+    """What all drafts of one command share."""
 
     session: Session
     inputs: Inputs
     head: OutputHead  # of the target
-    own: OutputHead  # of the drafts, which mostly is the same
+    own: OutputHead  # of the drafts, usually the target's
     corpus: Texts
     texts: Sequence[Text]
     held_out: Sequence[Text]
     say: Commentary
 
-    def draft(self, context: typer.Context, job: Job, left: Left) -> tuple[dict[str, Any], Left]:
-        """Train a draft on what is left, measure it and write its folder.
+    def draft(
+        self, context: typer.Context, job: TrainingJob, texts: TrainingTexts
+    ) -> tuple[dict[str, Any], TrainingTexts]:
+        """Train a draft, measure it and write its folder.
 
-        Returns what was found, and what it leaves for the next one.
+        Returns its distillation.json and the texts for the next draft.
         """
-        from sequoia_cli.distill.students import Kept
+        from sequoia_cli.distill.students import TrainedDraft
 
         student, heads = self._student(job.number), self._heads(job.size)
-        training = train(job, student, heads, left, self.corpus.digest, self.say)
+        training = train(job, student, heads, texts, self.corpus.digest, self.say)
         if job.number + 1 < self.inputs.count:
-            left = still_wrong(job, student, heads, left, self.say)
-        kept = Kept(student, self.own, self.session.target)
-        sizes = self.inputs.candidates(_common(self.session, self.own))
-        choices = {len(found.ids): found for found in map(self._ids, sizes)}
-        found = self._look(kept, choices)
-        best = max(found, key=lambda outlook: outlook.speedup)
-        self._write(job.folder, kept, choices[best.ids])
+            texts = remaining(job, student, heads, texts, self.say)
+        trained = TrainedDraft(student, self.own, self.session.target)
+        sizes = self.inputs.candidates(_shared_ids(self.session, self.own))
+        choices = {len(chosen.ids): chosen for chosen in map(self._ids, sizes)}
+        found = self._predict(trained, choices)
+        best = max(found, key=lambda prediction: prediction.speedup)
+        self._write(job.folder, trained, choices[best.ids])
         document = provenance(context, self.session, self.corpus, job.number, training, found, best)
         write_atomically(job.folder / "distillation.json", render(document, "json"))
         show_draft(found, best, self.say)
-        return document, left
+        return document, texts
 
     def _student(self, number: int) -> FeatureStudent | IndependentStudent:
         """Draft `number` before training."""
@@ -183,7 +185,7 @@ class _Run:
         return new_student(session.target, self.head, design, self.texts, inputs.seed + number)
 
     def _heads(self, size: int | None) -> Heads:
-        """What a draft of `size` ids is trained with."""
+        """The output heads for training a draft with `size` ids."""
         from sequoia_cli.distill.objective import Heads
 
         ids = self._ids(size).ids
@@ -191,34 +193,37 @@ class _Run:
         own = target if self.own is self.head else self._only(self.own, ids)
         return Heads(ids, own, target, self.head)
 
-    def _ids(self, size: int | None) -> Vocabulary:
-        from sequoia_cli.distill.vocabulary import most_frequent
+    def _ids(self, size: int | None) -> FrequentIds:
+        from sequoia_cli.distill.frequent_ids import most_frequent
 
-        found = most_frequent(self.texts, size, _common(self.session, self.own))
+        found = most_frequent(self.texts, size, _shared_ids(self.session, self.own))
         return found._replace(ids=found.ids.to(self.head.weight.device))
 
     @staticmethod
     def _only(head: OutputHead, ids: Tensor) -> OutputHead:
-        """The head for these rising ids: itself, not a copy, where they are all that it has."""
+        """The head for these ascending ids: not a copy if they are all its ids."""
         return head.only(ids if len(ids) < len(head.weight) else None)
 
-    def _look(self, kept: Kept, choices: Mapping[int, Vocabulary]) -> list[Outlook]:
-        """The outlook of the draft with each choice of ids, with the forward that `generate` uses."""
+    def _predict(self, trained: TrainedDraft, choices: Mapping[int, FrequentIds]) -> list[Prediction]:
+        """Predict the draft's speed with each choice of ids, with the forward of --forward."""
         import torch
 
-        from sequoia_cli.distill.students import twin
+        from sequoia_cli.distill.prediction import pieces, predict, prompts_of
+        from sequoia_cli.distill.students import sharing_weights
         from sequoia_cli.measure.session import prepare
 
         session, say = self.session, self.say
-        whole = _common(session, self.own)
-        drafts = {size: kept.draft(None if size == whole else found.ids) for size, found in choices.items()}
+        whole = _shared_ids(session, self.own)
+        drafts = {
+            size: trained.draft(None if size == whole else found.ids) for size, found in choices.items()
+        }
         prompts = prompts_of(self.held_out)
-        target = twin(session.target)
-        with torch.no_grad():  # the drafts' weights are those of a training
+        target = sharing_weights(session.target)
+        with torch.no_grad():  # the drafts share weights with the trained students
             forward = prepare(target, tuple(drafts.values()), self.inputs.forward, say.note)
         with say.progress() as bar:
             task = bar.add_task("measuring the draft", total=pieces(len(drafts), len(prompts)))
-            return outlooks(
+            return predict(
                 target,
                 drafts,
                 prompts,
@@ -227,13 +232,13 @@ class _Run:
                 lambda: bar.advance(task),
             )
 
-    def _write(self, place: Path, kept: Kept, chosen: Vocabulary) -> None:
-        """The draft's folder, with a head for the ids that were chosen."""
+    def _write(self, place: Path, trained: TrainedDraft, chosen: FrequentIds) -> None:
+        """Write the draft's folder, with a head for the chosen ids."""
         from sequoia_cli.engine.loading.sources import plain_name
         from sequoia_cli.engine.loading.vocabulary import write_vocabulary
 
         shutil.rmtree(place, ignore_errors=True)
-        kept.save(place, plain_name(self.inputs.target), self.session.tokenizer)
-        if len(chosen.ids) < _common(self.session, self.own):
+        trained.save(place, plain_name(self.inputs.target), self.session.tokenizer)
+        if len(chosen.ids) < _shared_ids(self.session, self.own):
             counted = {"coverage": round(chosen.coverage, 6), "counted_on": self.corpus.digest}
             write_vocabulary(place, chosen.ids.tolist(), counted)

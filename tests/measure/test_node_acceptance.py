@@ -8,18 +8,22 @@ import torch
 from marginals import deviation, exact_chances, hit_rates, marginal_rates, random_pair
 from reference import normalised, ordered_draws
 from sequoia_cli.engine.k_sequential import division_factor
-from sequoia_cli.measure.trials import Try
-from sequoia_cli.measure.tries import k_sequential_try, matched_try, sampled_try
+from sequoia_cli.measure.acceptance_counts import NodeAcceptance
+from sequoia_cli.measure.node_acceptance import (
+    k_sequential_acceptance,
+    matched_acceptance,
+    sampled_acceptance,
+)
 
 
-def tries(target, draft, token, ranks=3, count=1000) -> list[Try]:
+def tries(target, draft, token, ranks=3, count=1000) -> list[NodeAcceptance]:
     """What the children of `count` draws meet where `token` came; only a token the target gives can come."""
     generator = torch.Generator().manual_seed(token)
     law, proposed = (torch.tensor(row, dtype=torch.float64) for row in (target, draft))
     noise = torch.rand(count, ranks, generator=generator, dtype=torch.float64).tolist()
-    found = [sampled_try(law, proposed, token, uniforms) for uniforms in noise]
+    found = [sampled_acceptance(law, proposed, token, uniforms) for uniforms in noise]
     for one in found:
-        assert min(one.chances) >= 0 and sum(one.chances) <= 1 + 1e-9 and -1e-9 <= one.hit <= 1
+        assert min(one.accept_probs) >= 0 and sum(one.accept_probs) <= 1 + 1e-9 and -1e-9 <= one.hit_prob <= 1
     return found
 
 
@@ -30,7 +34,7 @@ def test_chances_and_hits_averaged_over_draws_are_exact_whichever_token_came(siz
     target, draft = random_pair(size, zeros)
     rates, hits = marginal_rates(target, draft, 3), hit_rates(target, draft, 3)
     for token in (token for token in range(size) if target[token]):
-        seen = [(*one.chances, one.hit) for one in tries(target, draft, token)]
+        seen = [(*one.accept_probs, one.hit_prob) for one in tries(target, draft, token)]
         assert deviation(seen, (*rates, hits[token])) < 5
 
 
@@ -39,13 +43,13 @@ def test_one_child_is_exact_without_any_draw():
     overlap = sum(map(min, target, draft))
     for token in range(1, 5):
         (one,) = set(tries(target, draft, token, ranks=1, count=20))
-        assert one.chances == pytest.approx((overlap,), abs=1e-12)
-        assert one.hit == pytest.approx(min(1, draft[token] / target[token]), abs=1e-12)
+        assert one.accept_probs == pytest.approx((overlap,), abs=1e-12)
+        assert one.hit_prob == pytest.approx(min(1, draft[token] / target[token]), abs=1e-12)
 
 
 def test_the_exact_rates_see_chances_that_forget_the_residual():
     target, draft = normalised([5, 4, 3, 1]), normalised([7, 2, 1, 3])
-    chances = [one.chances for one in tries(target, draft, 0)]
+    chances = [one.accept_probs for one in tries(target, draft, 0)]
     assert deviation(chances, marginal_rates(target, draft, 3)) < 5
     assert deviation(chances, marginal_rates(target, draft, 3, update=False)) > 10
 
@@ -54,7 +58,7 @@ def test_the_exact_hits_see_children_that_were_drawn_for_other_tokens():
     """Given the children of a step the token has not the target's law: chance / P is no probability then."""
     target, draft = normalised([5, 4, 3, 1]), normalised([7, 2, 1, 3])
     rng, right = random.Random(0), hit_rates(target, draft, 2)[3]
-    assert deviation([[one.hit] for one in tries(target, draft, 3, 2)], [right]) < 5
+    assert deviation([[one.hit_prob] for one in tries(target, draft, 3, 2)], [right]) < 5
     draws = list(ordered_draws(draft, 2))
     capped = []
     for children, _ in rng.choices(draws, [drawn for _, drawn in draws], k=1000):
@@ -69,14 +73,14 @@ def test_k_sequential_children_have_the_chances_of_tries_that_are_alike():
     kept = torch.minimum(proposed, law / factor)  # what a child is and is accepted
     each = float(kept.sum())
     for token in range(3):
-        found = k_sequential_try(law, proposed, token, 3)
-        assert found.chances == pytest.approx((each, each * (1 - each), each * (1 - each) ** 2))
+        found = k_sequential_acceptance(law, proposed, token, 3)
+        assert found.accept_probs == pytest.approx((each, each * (1 - each), each * (1 - each) ** 2))
         # The tokens that are accepted come as they are kept, with the chance that any child is accepted.
         accepted = float(kept[token]) / each * (1 - (1 - each) ** 3)
-        assert found.hit == pytest.approx(accepted / float(law[token]))
+        assert found.hit_prob == pytest.approx(accepted / float(law[token]))
 
 
 def test_children_that_are_matched_are_accepted_as_often_as_the_target_has_them():
     law = torch.tensor([0.5, 0.25, 0.25])
-    assert matched_try(law, [2, 0], 0) == Try((0.25, 0.5), 1.0)
-    assert matched_try(law, [2, 0], 1) == Try((0.25, 0.5), 0.0)
+    assert matched_acceptance(law, [2, 0], 0) == NodeAcceptance((0.25, 0.5), 1.0)
+    assert matched_acceptance(law, [2, 0], 1) == NodeAcceptance((0.25, 0.5), 0.0)

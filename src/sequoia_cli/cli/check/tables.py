@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sequoia_cli.cli.check_report import token_texts
+from sequoia_cli.cli.check.document import token_texts
 from sequoia_cli.cli.render import plain_table
 
 if TYPE_CHECKING:

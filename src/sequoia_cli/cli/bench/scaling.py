@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sequoia_cli.cli.bench_report import number
+from sequoia_cli.cli.bench.report import number
 from sequoia_cli.cli.render import plain_table
 
 if TYPE_CHECKING:

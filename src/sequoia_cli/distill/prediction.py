@@ -1,10 +1,12 @@
-"""What a draft will do on this machine: measured rates and times, and the tree compiled from them."""
+"""Predicting the speed of a draft on this machine from measured rates and times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from sequoia_cli.compiler.choice import Choice
 from sequoia_cli.compiler.choose import Limits, choose
@@ -12,15 +14,16 @@ from sequoia_cli.compiler.estimate import Estimate
 from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.rates import AcceptanceRates
+from sequoia_cli.distill.corpus import Text
+from sequoia_cli.engine.decode import default_draft_sampling
+from sequoia_cli.engine.draft import Draft
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.measure.acceptance import teacher_forced
+from sequoia_cli.measure.acceptance_counts import AcceptanceSettings
+from sequoia_cli.measure.latency import Samples, fit_profile, largest_context, time_round
 
-if TYPE_CHECKING:
-    from sequoia_cli.distill.corpus import Text
-    from sequoia_cli.engine.draft import Draft
-    from sequoia_cli.engine.model import LanguageModel
-    from sequoia_cli.engine.warp import Sampling
-    from sequoia_cli.measure.latency import Samples
-
-#: Held-out prompts, and tokens of each answer, that acceptance is measured on.
+#: Acceptance is measured on this many held-out prompts, with answers of this many tokens.
 PROMPTS, NEW_TOKENS = 16, 64
 _RANKS, _DEPTHS = 16, 6
 _SIZES, _ROUNDS, _CONTEXT = (1, 2, 4, 8, 16, 32), 5, 128
@@ -28,8 +31,8 @@ _BUDGET = 32
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What a draft with `ids` ids brings and costs, and the tree that follows; all true of `conditions`."""
+class Prediction:
+    """Rates and times of a draft with `ids` ids, measured under `conditions`, and the compiled tree."""
 
     ids: int
     conditions: Mapping[str, Any]
@@ -39,11 +42,11 @@ class Outlook:
 
     @property
     def speedup(self) -> float:
-        """Predicted, over plain decoding."""
+        """The predicted speedup over plain decoding."""
         return self.choice.speedup(self.choice.chosen)
 
     def figures(self) -> dict[str, Any]:
-        """What a file says of it."""
+        """The prediction as written to a file."""
         chosen = self.choice.chosen
         return {
             "draft_vocabulary": self.ids,
@@ -59,35 +62,32 @@ class Outlook:
 
 
 def prompts_of(texts: Sequence[Text]) -> list[list[int]]:
-    """Different prompts, `PROMPTS` at most: texts up to their first answer; of an answer, its beginning."""
-    found: dict[tuple[int, ...], None] = {}  # in order
+    """At most `PROMPTS` different prompts: each text up to its first answer, or the start of the text."""
+    found: dict[tuple[int, ...], None] = {}  # an ordered set
     for text in texts:
         first = int(text.answer.long().argmax()) if bool(text.answer.any()) else len(text)
         found[tuple(text.tokens[: max(first, min(16, len(text) // 2), 1)].tolist())] = None
     return [list(prompt) for prompt in found][:PROMPTS]
 
 
-def outlooks(
+def predict(
     target: LanguageModel,
     drafts: Mapping[int, Draft],
     prompts: Sequence[Sequence[int]],
     eos_ids: Sequence[int],
     conditions: Mapping[str, Any],
     on_piece: Callable[[], None] = lambda: None,
-) -> list[Outlook]:
-    """The outlook of each draft, by the number of its ids; models are run as they come (see `prepare`).
+) -> list[Prediction]:
+    """Predict the speed of each draft; the keys of `drafts` are their numbers of ids.
 
-    All are timed in turn and share the target's times, so that the machine's pace favours none of them.
-    `on_piece` is told `pieces(drafts, prompts)` times that a piece is done.
+    The models are run as given: prepare them first (see `session.prepare`). The drafts are timed in turns and
+    share the target's times, so that a change of the machine's speed favours none. `on_piece` is called
+    `pieces(len(drafts), len(prompts))` times.
     """
-    from sequoia_cli.engine.decode import default_draft_sampling
-    from sequoia_cli.engine.warp import Sampling
-    from sequoia_cli.measure.latency import fit_profile, largest_context
-
     sampling = Sampling()
     pair = sampling, default_draft_sampling(sampling)
     context = max(1, min(_CONTEXT, *(largest_context(target, draft) for draft in drafts.values())))
-    true_of = {
+    measured = {
         "estimator": "teacher-forced",
         "forward": conditions["forward"],
         "temperature": sampling.temperature,
@@ -96,24 +96,24 @@ def outlooks(
         "context": context,
         "budget": _BUDGET,
     }
-    timed = _timed(target, drafts, prompts, context, pair, on_piece)
+    timed = _times(target, drafts, prompts, context, pair, on_piece)
     whole = fit_profile([visit for visits in timed.values() for visit in visits], conditions, {})
     found = []
     for size, draft in drafts.items():
-        counts = _counted(target, draft, size, prompts, eos_ids, pair, on_piece)
-        rates = AcceptanceRates.from_samples(counts, {**conditions, **true_of}, {})
+        counts = _counts(target, draft, size, prompts, eos_ids, pair, on_piece)
+        rates = AcceptanceRates.from_samples(counts, {**conditions, **measured}, {})
         profile = replace(
             fit_profile(timed[size], conditions, {}),
             target_seconds=whole.target_seconds,
             verify_seconds=whole.verify_seconds,
         )
-        # The estimate that `compile` chooses by: thin counts, taken as they are, promise too much.
+        # The estimate that `compile` uses: raw rates of few counts are too optimistic.
         choice = choose(profile, Estimate.of(rates).rows, Limits(_BUDGET))
-        found.append(Outlook(size, true_of, rates, profile, choice))
+        found.append(Prediction(size, measured, rates, profile, choice))
     return found
 
 
-def _timed(
+def _times(
     target: LanguageModel,
     drafts: Mapping[int, Draft],
     prompts: Sequence[Sequence[int]],
@@ -121,9 +121,7 @@ def _timed(
     pair: tuple[Sampling, Sampling],
     on_piece: Callable[[], None],
 ) -> dict[int, list[Samples]]:
-    """Times of each draft, by the number of its ids, after `context` tokens; the drafts take turns."""
-    from sequoia_cli.measure.latency import time_round
-
+    """Times of each draft after `context` tokens; the drafts take turns."""
     tokens = [token for prompt in prompts for token in prompt]
     text = (tokens * (context // len(tokens) + 1))[:context]
     timed: dict[int, list[Samples]] = {size: [] for size in drafts}
@@ -135,7 +133,7 @@ def _timed(
     return timed
 
 
-def _counted(
+def _counts(
     target: LanguageModel,
     draft: Draft,
     size: int,
@@ -144,23 +142,18 @@ def _counted(
     pair: tuple[Sampling, Sampling],
     on_piece: Callable[[], None],
 ) -> list[PromptCounts]:
-    """What each prompt says of a draft with `size` ids."""
-    import torch
-
-    from sequoia_cli.measure.acceptance import teacher_forced
-    from sequoia_cli.measure.trials import Trials
-
-    trials = Trials(*pair, min(_RANKS, size), _DEPTHS, NEW_TOKENS)
+    """Acceptance counts of each prompt for a draft with `size` ids."""
+    settings = AcceptanceSettings(*pair, min(_RANKS, size), _DEPTHS, NEW_TOKENS)
     counts = []
     for index, prompt in enumerate(prompts):
         noise = torch.Generator().manual_seed(0)
         counts.append(
-            teacher_forced(target, draft, prompt, trials, index=index, eos_ids=eos_ids, generator=noise)
+            teacher_forced(target, draft, prompt, settings, index=index, eos_ids=eos_ids, generator=noise)
         )
         on_piece()
     return counts
 
 
 def pieces(drafts: int, prompts: int) -> int:
-    """How often `outlooks` says that a piece is done."""
+    """How often `predict` calls `on_piece`."""
     return drafts * (_ROUNDS + prompts)

@@ -1,4 +1,4 @@
-"""What `sequoia distill` reports of the drafts it made: to a person, and in distillation.json."""
+"""The report of `sequoia distill`: on the terminal, and in distillation.json."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import typer
 
 from sequoia_cli.cli.compile_report import summary
 from sequoia_cli.cli.console import Commentary
-from sequoia_cli.cli.distill_outlook import Outlook
 from sequoia_cli.cli.files import record
 from sequoia_cli.cli.render import plain_table, rates_table
 
 if TYPE_CHECKING:
     from sequoia_cli.distill.checkpoint import Evaluation
     from sequoia_cli.distill.corpus import Texts
+    from sequoia_cli.distill.prediction import Prediction
     from sequoia_cli.distill.training import Training
     from sequoia_cli.measure.session import Session
 
@@ -28,12 +28,12 @@ def provenance(
     corpus: Texts,
     number: int,
     training: Training,
-    found: Sequence[Outlook],
-    best: Outlook,
+    found: Sequence[Prediction],
+    best: Prediction,
 ) -> dict[str, Any]:
-    """How draft `number` (from 0) came to be, and what it was worth on the machine it was made on.
+    """distillation.json: how draft `number` (from 0) was made, and its predicted speed on this machine.
 
-    Of a draft after others, held-out texts say how it does where all of those are wrong: the key says so.
+    A draft after others is evaluated only where all of those are wrong, so its key differs.
     """
     from sequoia_cli.measure.session import packages
 
@@ -41,7 +41,7 @@ def provenance(
     return {
         "schema": _SCHEMA,
         **record(context, packages(), []),
-        # A training runs models as transformers does; the outlook says how it ran them.
+        # Training uses the plain forward; the prediction states its own.
         "conditions": {key: value for key, value in session.conditions.items() if key != "forward"},
         "trained_weights": parameters,
         "corpus": {"tokens": corpus.tokens, "texts": corpus.count, "digest": corpus.digest},
@@ -58,10 +58,10 @@ def provenance(
         "outlook": best.figures(),
         "vocabularies": [
             {
-                key: outlook.figures()[key]
+                key: each.figures()[key]
                 for key in ("draft_vocabulary", "draft_seconds", "tokens_per_step", "speedup")
             }
-            for outlook in found
+            for each in found
         ],
     }
 
@@ -71,7 +71,7 @@ def _short(rates: Sequence[float]) -> list[float]:
 
 
 def show_held_out(best: Evaluation, number: int, say: Commentary) -> None:
-    """What held-out texts say of draft `number` (from 0); after others, of what all of those get wrong."""
+    """Show the best evaluation of draft `number` (from 0), a later one only where earlier ones are wrong."""
     rows = "; ".join(
         f"level {depth + 1} " + " ".join(f"{rate:.3f}" for rate in row[:4]) + f" of {trials:,}"
         for depth, (row, trials) in enumerate(zip(best.p, best.trials, strict=True))
@@ -80,27 +80,27 @@ def show_held_out(best: Evaluation, number: int, say: Commentary) -> None:
     say.note(f"{texts}, the target's choice by rank: {rows} tokens (step {best.step})")
 
 
-def show_draft(found: Sequence[Outlook], best: Outlook, say: Commentary) -> None:
-    """Rates by rank and depth, cost per level, the compiled tree and what it promises; and what of."""
-    true_of = best.conditions
+def show_draft(found: Sequence[Prediction], best: Prediction, say: Commentary) -> None:
+    """Show rates by rank and depth, cost per level, and the compiled tree with its predicted speedup."""
+    measured = best.conditions
     say.note(
-        f"at temperature {true_of['temperature']:g}, on {true_of['prompts']} held-out prompts with up to "
-        f"{true_of['max_new_tokens']} new tokens; times after {true_of['context']} tokens, "
-        f"{true_of['forward']} forward; trees of up to {true_of['budget']} nodes:"
+        f"at temperature {measured['temperature']:g}, on {measured['prompts']} held-out prompts with up to "
+        f"{measured['max_new_tokens']} new tokens; times after {measured['context']} tokens, "
+        f"{measured['forward']} forward; trees of up to {measured['budget']} nodes:"
     )
     if len(found) > 1:
         table = plain_table(
             "ids in the draft's head", "ids", "p_1", "ms per level", "nodes", "tokens/step", "speedup"
         )
-        for outlook in found:
-            chosen = outlook.choice.chosen
+        for each in found:
+            chosen = each.choice.chosen
             table.add_row(
-                f"{outlook.ids:,}" + (" (chosen)" if outlook is best else ""),
-                f"{outlook.rates.p[0][0]:.3f}",
-                f"{outlook.profile.draft_seconds[0][1] * 1e3:.2f}",
+                f"{each.ids:,}" + (" (chosen)" if each is best else ""),
+                f"{each.rates.p[0][0]:.3f}",
+                f"{each.profile.draft_seconds[0][1] * 1e3:.2f}",
                 f"{chosen.tree.size}",
                 f"{chosen.tokens_per_step:.3f}",
-                f"{outlook.speedup:.2f}",
+                f"{each.speedup:.2f}",
             )
         say.show(table)
     say.show(rates_table(best.rates))

@@ -1,4 +1,4 @@
-"""The training stage of `sequoia distill`: what each draft learns from, and how it does."""
+"""The second stage of `sequoia distill`: training each draft."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.progress import TextColumn
 
 from sequoia_cli.cli.console import Commentary
-from sequoia_cli.cli.distill_inputs import Inputs
-from sequoia_cli.cli.distill_report import show_held_out
+from sequoia_cli.cli.distill.inputs import Inputs
+from sequoia_cli.cli.distill.report import show_held_out
 from sequoia_cli.errors import BadInput
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from sequoia_cli.distill.training import Progress, Training
 
 
-class Left(NamedTuple):
-    """Texts to learn from and texts held out; as answers counts only what the drafts before get wrong."""
+class TrainingTexts(NamedTuple):
+    """Texts to train on and texts held out; `answer` excludes tokens that an earlier draft gets right."""
 
-    texts: Sequence[Text]
+    learned: Sequence[Text]
     held_out: Sequence[Text]
 
 
 @dataclass(frozen=True)
-class Job:
-    """Draft `number` (from 0) of a command, trained with a head of `size` ids (None: all), kept in `work`."""
+class TrainingJob:
+    """The training of draft `number` (from 0) with a head of `size` ids (None: all); files go into `work`."""
 
     inputs: Inputs
     number: int
@@ -39,29 +39,29 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What a person is told that is done."""
+        """The name of the job on the terminal."""
         return "training" if self.inputs.count == 1 else f"training draft {self.number + 1}"
 
     @property
     def checkpoint(self) -> Path:
-        """Where the training is kept as far as it came."""
+        """The checkpoint of the unfinished training."""
         return self.work / f"training-{self.number + 1}.safetensors"
 
     @property
     def folder(self) -> Path:
-        """The finished draft, before it is put in its place."""
+        """The finished draft, before it is moved into the output folder."""
         return self.work / f"draft-{self.number + 1}"
 
     @property
-    def below(self) -> str:
-        """Its place below the folder of all drafts; empty where it is the only one."""
+    def name_in_output(self) -> str:
+        """Its subfolder of the output folder; empty if it is the only draft."""
         return str(self.number + 1) if self.inputs.count > 1 else ""
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """Settings that must match for a training to be resumed, as far as known before there are texts.
+        """Settings that must match for a training to be resumed, except the texts, which are written later.
 
-        The learning rate is not among them: one that has diverged is resumed with a smaller one.
+        The learning rate may differ: a training that diverged is resumed with a smaller one.
         """
         names = ("kind", "layers", "passes", "start", "count", "tokens", "epochs", "batch_tokens", "seed")
         config = self.inputs.config
@@ -73,44 +73,46 @@ class Job:
         }
 
     def require_same(self) -> None:
-        """Raise `BadInput` for an unfinished training of other options, unless it is to restart."""
+        """Raise `BadInput` for an unfinished training with other options, unless --force restarts it."""
         from sequoia_cli.distill.checkpoint import require_same
 
         if not self.inputs.force:
             require_same(self.checkpoint, self.conditions)
 
 
-def train(job: Job, student: Student, heads: Heads, left: Left, digest: str, say: Commentary) -> Training:
-    """Train the student to the end, on texts of this digest; go on with what was kept of such a training.
+def train(
+    job: TrainingJob, student: Student, heads: Heads, texts: TrainingTexts, digest: str, say: Commentary
+) -> Training:
+    """Train the student to the end, resuming from its checkpoint; `digest` is the corpus's.
 
-    Raises `BadInput` where nothing is left to learn, or what was kept is of other conditions.
+    Raises `BadInput` if there is nothing to train on, or the checkpoint has other conditions.
     """
     from sequoia_cli.distill.checkpoint import differences
     from sequoia_cli.distill.training import Recipe, Training
 
     inputs = job.inputs
-    if not left.texts or not left.held_out:
+    if not texts.learned or not texts.held_out:
         raise BadInput(
-            f"draft {job.number + 1} has nothing to learn: those before it are right about all texts",
+            f"draft {job.number + 1} has nothing to learn: the drafts before it predict every token",
             hint="give a smaller --count, or more --tokens",
         )
     conditions = {**job.conditions, "corpus": digest}
     if inputs.force and (difference := differences(job.checkpoint, conditions)):
-        say.note(f"{job.name} begins anew: {difference}")
+        say.note(f"{job.name} restarts: {difference}")
         job.checkpoint.unlink()
     recipe = Recipe(inputs.epochs, inputs.batch_tokens, inputs.learning_rate, seed=inputs.seed)
-    training = Training(student, heads, left.texts, left.held_out, recipe, job.checkpoint, conditions)
+    training = Training(student, heads, texts.learned, texts.held_out, recipe, job.checkpoint, conditions)
     if training.step:
-        say.note(f"going on from step {training.step} of {training.steps}")
+        say.note(f"resuming from step {training.step} of {training.steps}")
     _run(training, job, say)
     if training.best is not None:
         show_held_out(training.best, job.number, say)
     return training
 
 
-def _run(training: Training, job: Job, say: Commentary) -> None:
-    """Train with a bar; where there is no terminal, with a line per look at held-out texts."""
-    rates = "p_1" if job.number == 0 else "p_1 of what is left"
+def _run(training: Training, job: TrainingJob, say: Commentary) -> None:
+    """Train with a progress bar, or without a terminal with a line per evaluation."""
+    rates = "p_1" if job.number == 0 else "p_1 of the rest"
     with say.progress(TextColumn("{task.fields[state]}", markup=False)) as bar:
         task = bar.add_task(job.name, total=training.steps, completed=training.step, state="")
 
@@ -125,17 +127,19 @@ def _run(training: Training, job: Job, say: Commentary) -> None:
         training.run(on_step)
 
 
-def still_wrong(job: Job, student: Student, heads: Heads, left: Left, say: Commentary) -> Left:
-    """What is left for the next draft: of the texts, the tokens that this trained one gets wrong too."""
-    from sequoia_cli.distill.objective import missed
+def remaining(
+    job: TrainingJob, student: Student, heads: Heads, texts: TrainingTexts, say: Commentary
+) -> TrainingTexts:
+    """The texts for the next draft: only the tokens that this draft gets wrong too are `answer` tokens."""
+    from sequoia_cli.distill.objective import only_wrong
 
     with say.progress() as bar:
-        task = bar.add_task(f"finding what draft {job.number + 1} gets wrong", total=sum(map(len, left)))
+        task = bar.add_task(f"finding what draft {job.number + 1} gets wrong", total=sum(map(len, texts)))
 
-        def wrong_in(texts: Sequence[Text]) -> list[Text]:
-            found = missed(
-                student, texts, heads, job.inputs.batch_tokens, lambda count: bar.advance(task, count)
+        def wrong_in(part: Sequence[Text]) -> list[Text]:
+            found = only_wrong(
+                student, part, heads, job.inputs.batch_tokens, lambda count: bar.advance(task, count)
             )
             return [text for text in found if bool(text.answer.any())]
 
-        return Left(wrong_in(left.texts), wrong_in(left.held_out))
+        return TrainingTexts(wrong_in(texts.learned), wrong_in(texts.held_out))

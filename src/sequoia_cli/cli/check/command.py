@@ -121,8 +121,8 @@ def check_command(
     from sequoia_cli.check.findings import Findings
     from sequoia_cli.check.reference import OwnForward
     from sequoia_cli.check.run import Check, Prompted, Subject
-    from sequoia_cli.cli.check_report import document
-    from sequoia_cli.cli.check_tables import summary
+    from sequoia_cli.cli.check.document import document
+    from sequoia_cli.cli.check.tables import summary
     from sequoia_cli.cli.prompts import encoded
     from sequoia_cli.measure.session import AS_LOADED, PLAIN, open_session
 

@@ -1,4 +1,4 @@
-"""Which ids a draft's head is kept for: the most frequent ones of the texts it is made for."""
+"""The ids that a draft's output head keeps: the most frequent ones in the texts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 from sequoia_cli.distill.corpus import Text
 
 
-class Vocabulary(NamedTuple):
-    """Rising `ids`, and the share of the counted tokens that they cover."""
+class FrequentIds(NamedTuple):
+    """`ids` in ascending order, and the share of the counted tokens that they cover."""
 
     ids: Tensor
     coverage: float
 
 
-def most_frequent(texts: Sequence[Text], size: int | None, vocabulary: int) -> Vocabulary:
-    """The `size` most frequent ids of the answers' tokens, of those below `vocabulary`; None keeps all.
+def most_frequent(texts: Sequence[Text], size: int | None, vocabulary: int) -> FrequentIds:
+    """The `size` ids below `vocabulary` that are most frequent in answers.
 
-    Tokens above count as not covered. A size above the vocabulary keeps all.
+    A size of None, or above `vocabulary`, keeps all. Tokens of other ids count as not covered.
     """
     if size is None:
         size = vocabulary
@@ -31,6 +31,6 @@ def most_frequent(texts: Sequence[Text], size: int | None, vocabulary: int) -> V
         total += len(tokens)
         tokens = tokens[tokens < vocabulary]
         counts.index_add_(0, tokens, torch.ones_like(tokens))
-    # Of ids that are equally frequent the lower ones: they are usually the older merges.
+    # Ties go to the lower id, usually the older merge of the tokenizer.
     ids = counts.sort(descending=True, stable=True).indices[:size].sort().values
-    return Vocabulary(ids, float(counts[ids].sum()) / max(total, 1))
+    return FrequentIds(ids, float(counts[ids].sum()) / max(total, 1))

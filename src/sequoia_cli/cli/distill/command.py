@@ -12,7 +12,7 @@ from sequoia_cli.distill import FEATURE, INDEPENDENT, KINDS
 from sequoia_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from sequoia_cli.cli.distill_inputs import Inputs
+    from sequoia_cli.cli.distill.inputs import Inputs
 
 
 def distill_command(
@@ -46,36 +46,41 @@ def distill_command(
         typer.Option(
             "--start",
             metavar="DRAFT",
-            help="Go on from this draft; --epochs 0 only cuts its head, by the ids of all --tokens.",
+            help="Train this draft further; --epochs 0 only cuts its head, to ids counted over all --tokens.",
         ),
     ] = None,
     count: Annotated[
-        int, typer.Option("--count", help="Drafts; each learns what those before it get wrong.")
+        int, typer.Option("--count", help="Number of drafts; each learns what those before it get wrong.")
     ] = 1,
     tokens: Annotated[
-        int, typer.Option("--tokens", help="Tokens of text to learn from: the first of a --corpus with more.")
+        int,
+        typer.Option("--tokens", help="Tokens of text to train on; of a larger --corpus, the first ones."),
     ] = 500_000,
     dataset: Annotated[
         str | None,
-        typer.Option("--dataset", metavar="SOURCE", help="Prompts, as in acceptance; else the target's own."),
+        typer.Option(
+            "--dataset", metavar="SOURCE", help="Prompts, as in acceptance; else the target writes them."
+        ),
     ] = None,
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None,
     skip_bad: options.SkipBad = False,
     temperature: Annotated[
         list[float] | None,
-        typer.Option("--temperature", "-T", help="Of the answers; give it more than once; else 0, 0.6, 0.9."),
+        typer.Option(
+            "--temperature", "-T", help="Temperature of the answers; may be repeated; else 0, 0.6, 0.9."
+        ),
     ] = None,
     new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Most tokens of an answer.")] = 128,
     length: Annotated[int, typer.Option("--length", help="Most tokens of a text.")] = 384,
     rows: Annotated[int, typer.Option("--rows", help="Texts written side by side.")] = 128,
     corpus: Annotated[
         str | None,
-        typer.Option("--corpus", metavar="DIR", help="Keep the texts here, or learn from those that are."),
+        typer.Option("--corpus", metavar="DIR", help="Keep the texts here, or train on those already here."),
     ] = None,
     epochs: Annotated[int, typer.Option("--epochs", help="Passes over the texts.")] = 6,
     batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens of a training step.")] = 2048,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", help="At its peak.")] = 2e-3,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")] = 2e-3,
     passes: Annotated[
         int, typer.Option("--passes", help="Levels a feature draft is trained for on its own predictions.")
     ] = 3,
@@ -93,19 +98,19 @@ def distill_command(
 ) -> None:
     """Train a draft for a target, on texts that the target writes itself.
 
-    Works with no dataset: a chat model writes both sides of chats, a base model
-    writes from its start token. An interrupted run resumes where it stopped;
-    a training of other options is refused, or restarted with --force.
-    Ends with what the draft will do on this machine. Texts are written, and that
-    is measured, with the forward that generate uses: --forward names it.
+    Needs no dataset: a chat model writes both sides of chats, a base model writes
+    from its start token. An interrupted run resumes where it stopped; one with
+    other options is refused, or restarted with --force. At the end the draft's
+    speed on this machine is predicted. --forward sets how the target writes and
+    how that is measured; training always uses the plain forward.
 
         sequoia distill --target smollm2 -o drafts/mine
 
         sequoia generate --draft drafts/mine --prompt "Why is the sky blue?"
     """
     from sequoia_cli.cli.console import Commentary
-    from sequoia_cli.cli.distill_inputs import Inputs, read_config
-    from sequoia_cli.cli.distill_stages import distill
+    from sequoia_cli.cli.distill.inputs import Inputs, read_config
+    from sequoia_cli.cli.distill.stages import distill
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     if kind not in KINDS:
@@ -116,9 +121,9 @@ def distill_command(
     if config is not None and layers is not None:
         raise BadInput("--config says how many layers there are; leave --layers out")
     if start is not None and (config is not None or layers is not None):
-        raise BadInput("--start goes on from a draft as it is; leave --layers and --config out")
+        raise BadInput("--start trains an existing draft; leave --layers and --config out")
     if start is not None and count > 1:
-        raise BadInput("--start goes on from one draft; leave --count out")
+        raise BadInput("--start trains one draft; leave --count out")
     layers = layers if layers is not None else 3 if independent else 1
     options.at_least(
         {
@@ -177,10 +182,10 @@ def distill_command(
 
 
 def _without_effect(context: typer.Context, inputs: Inputs) -> dict[str, list[str]]:
-    """Options that were given and change nothing, by the reason."""
+    """Given options that have no effect, by reason."""
     idle = {
-        "there are no prompts without --dataset": ([] if inputs.dataset else ["column", "limit", "skip_bad"]),
-        "--start goes on with a draft of its own kind": ["kind"] if inputs.start else [],
+        "without --dataset there are no prompts": [] if inputs.dataset else ["column", "limit", "skip_bad"],
+        "--start keeps the kind of its draft": ["kind"] if inputs.start else [],
         "an independent draft predicts from its own states": (
             ["passes"] if inputs.kind == INDEPENDENT and not inputs.start else []
         ),

@@ -1,0 +1,1 @@
+"""`sequoia bench`: this engine and others on the same prompts."""

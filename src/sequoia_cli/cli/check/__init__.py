@@ -1,0 +1,1 @@
+"""`sequoia check`: whether generated text is distributed as the target's own."""

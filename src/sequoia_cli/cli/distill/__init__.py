@@ -1,0 +1,1 @@
+"""`sequoia distill`: a draft for a target that has none."""
