@@ -6,26 +6,24 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from sequoia_cli.engine.draw import draw, top_children
-from sequoia_cli.engine.grow import over_vocabulary, pick_children
+from sequoia_cli.engine.draw import draw
 from sequoia_cli.engine.k_sequential import KSequential
+from sequoia_cli.engine.proposals import Proposals
 from sequoia_cli.engine.trial import Trial
 from sequoia_cli.engine.verifiers import NAIVE, SPECINFER, SPECTR
 from sequoia_cli.measure.trials import Trials, Try
 
 
-def expected_try(
-    law: Tensor, columns: Tensor, ids: Tensor | None, token: int, trials: Trials, uniforms: Tensor
-) -> Try:
-    """What children drawn from a draft's (1, columns), which are its `ids`, meet where `token` came.
+def expected_try(law: Tensor, proposals: Proposals, token: int, trials: Trials, uniforms: Tensor) -> Try:
+    """What children drawn from a draft's proposals after one node meet where `token` came.
 
     `law` is the target's, (vocabulary,), and `uniforms` (ranks,) are there for what has to be drawn. A greedy
     target takes the most probable children by every rule, as the naive one does for any.
     """
     if trials.sampling.greedy or trials.verifier is NAIVE:
-        (children,), _ = pick_children(columns, (trials.ranks,), uniforms[None], len(law), top_children, ids)
+        (children,), _ = proposals.top((trials.ranks,), len(law))
         return matched_try(law, children.tolist(), token)
-    proposed = over_vocabulary(columns, len(law), ids)[0]
+    proposed = proposals.probabilities(trials.draft_sampling).over(len(law), 0)
     if trials.verifier is SPECTR:
         return k_sequential_try(law, proposed, token, trials.ranks)
     return sampled_try(law, proposed, token, uniforms.tolist(), replacement=trials.verifier is SPECINFER)

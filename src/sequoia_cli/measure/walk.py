@@ -10,21 +10,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sequoia_cli.core.tree import chain
-from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import draw
 from sequoia_cli.engine.finite import finite_rows, not_finite
-from sequoia_cli.engine.layout import Layout
-from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.target import Target, TargetText
 from sequoia_cli.engine.warp import probabilities
 from sequoia_cli.measure.trials import StepTries, Trials, windows
 from sequoia_cli.measure.tries import expected_try
 
 
 def steps_along(
-    target: LanguageModel,
+    target: Target,
     draft: Draft,
     prompt: Sequence[int],
     trials: Trials,
@@ -46,33 +43,31 @@ def steps_along(
     count = min(trials.new_tokens - 1, context - len(prompt))
     if count < 1:
         return []
-    levels = min(trials.depths, count) if draft.reads_hidden else 1
-    layouts = [Layout(chain(level + 1), target.device) for level in range(levels + 1)]
+    levels = min(trials.depths, count) if draft.taps else 1
     capacity = len(prompt) + count + levels
-    cache = target.new_cache(capacity)
     prompt_ids = torch.tensor(list(prompt), device=target.device)
-    states = target.prefill(prompt_ids[:-1], cache, hidden=draft.reads_hidden)
+    written, states = target.open(prompt_ids[:-1], capacity, draft.taps)
     draft.start(prompt_ids, capacity, states)
 
-    text = islice(_write(target, cache, prompt[-1], draft, trials, eos_ids, generator), count)
+    text = islice(_write(target, written, prompt[-1], draft, trials, eos_ids, generator), count)
     ahead = deque(islice(text, levels))
     steps: list[StepTries] = []
     while ahead:
-        layout, tries = layouts[len(ahead)], []
+        tries = []
         for level, place in enumerate(ahead):
             root = torch.tensor([place.root], device=target.device)
-            columns = draft.expand(layout, level, root, trials.draft_sampling)
-            if not bool(finite_rows(columns)):
+            proposals = draft.extend((level - 1,), root)
+            if not bool(proposals.finite):
                 raise not_finite(
                     "draft", draft.dtype, f"token {len(prompt) + len(steps) + level + 1} of the text"
                 )
             uniforms = torch.rand(trials.ranks, generator=generator, dtype=torch.float64)
-            tries.append(expected_try(place.law, columns, draft.ids, place.token, trials, uniforms))
+            tries.append(expected_try(place.law, proposals, place.token, trials, uniforms))
         steps.append(tuple(tries))
         place = ahead.popleft()
-        draft.commit(layout, (0,), (place.token,), place.hidden)
+        draft.commit((0,), (place.token,), place.hidden)
         ahead.extend(islice(text, 1))
-    if draft.reads_hidden:
+    if draft.taps:
         return steps
     return windows([tried for (tried,) in steps], trials.depths)
 
@@ -83,12 +78,12 @@ class _Place(NamedTuple):
     root: int
     token: int
     law: Tensor
-    hidden: Tensor | None
+    hidden: tuple[Tensor, ...]
 
 
 def _write(
-    target: LanguageModel,
-    cache: TreeCache,
+    target: Target,
+    text: TargetText,
     root: int,
     draft: Draft,
     trials: Trials,
@@ -98,11 +93,11 @@ def _write(
     """Write a text behind `root`, token by token, up to an end-of-text id."""
     while True:
         tokens = torch.tensor([root], device=target.device)
-        position = torch.tensor([cache.length], device=target.device)
-        output = target.forward(tokens, position, cache, None, hidden=draft.reads_hidden)
+        output = text.run((-1,), tokens, taps=draft.taps)
+        text.keep((0,))
         law = probabilities(output.logits[0], trials.sampling)
         if not bool(finite_rows(law[None])):
-            raise not_finite("target", target.dtype, f"token {cache.length + 1} of the text")
+            raise not_finite("target", target.dtype, f"token {text.length + 1} of the text")
         uniform = torch.rand(1, generator=generator, dtype=torch.float64)
         token = draw(law, float(uniform))
         yield _Place(root, token, law, output.hidden)
