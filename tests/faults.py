@@ -59,7 +59,7 @@ def last_token_of_the_draft(patch: MonkeyPatch) -> None:
 
 def draft_nucleus_not_in_q(patch: MonkeyPatch) -> None:
     def cut(probs, counts, noise):
-        kept = warp._nucleus(probs, 0.5)
+        kept = probs.masked_fill(warp._outside(probs.log(), 0.5, exact_ties=True), 0)
         return draw_children(kept / kept.sum(-1, keepdim=True), counts, noise)
 
     _verifier(patch, replace(SEQUOIA, draw=cut))
