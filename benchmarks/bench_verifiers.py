@@ -35,8 +35,7 @@ from sequoia_cli.core.paths import shipped
 from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine.grow import Draw, over_vocabulary
-from sequoia_cli.engine.layout import Layout
+from sequoia_cli.engine.proposals import Draw
 from sequoia_cli.engine.verifiers import VERIFIERS
 from sequoia_cli.engine.verify import verify_greedy
 from sequoia_cli.engine.warp import Sampling, probabilities
@@ -65,9 +64,9 @@ def found_at(
             laws[node] = probabilities(place.logits[node][None], sampling)[0]
         return laws[node]
 
-    proposed = over_columns(place.grown[0].probs[0][:1], vocabulary, session)
+    proposed = place.grown[0].probs(0, vocabulary)
     uniforms = torch.rand(DRAWS, CHILDREN, generator=generator, dtype=torch.float64).tolist()
-    found, layout = {}, Layout(own)
+    found = {}
     for name, verifier in VERIFIERS.items():
         way = ways.index(setting.draw(verifier))
         nodes, grown = merged.nodes[way], place.grown[way]
@@ -80,17 +79,11 @@ def found_at(
                 float(len(verify_greedy(own, tokens, choices).path)),
             ]
         else:
-            rows = grown.rows(layout)
+            rows = grown.rows(vocabulary)
             step = tokens_of_step(name, own, tokens, lambda node, at=nodes: law(at[node]), rows)
             values = [acceptance(name, law(0), proposed, uniforms), step]
         found[name] = values
     return found
-
-
-def over_columns(columns: Tensor, vocabulary: int, session: Session) -> Tensor:
-    """A draft's row as (vocabulary,), where it is not yet."""
-    whole = columns.shape[-1] == vocabulary
-    return (columns if whole else over_vocabulary(columns, vocabulary, session.drafts[0].ids))[0]
 
 
 def measure_prompt(
@@ -102,14 +95,14 @@ def measure_prompt(
     samplings = [each.sampling for each in grid]
     room = room_for(tree, 3)
     texts = write(session.target, prompt, samplings, options.tokens, room, session.eos_ids, generator)
-    layout, entries = Layout(tree), []
+    entries = []
     for setting, text in zip(grid, texts, strict=True):
         ways = list(dict.fromkeys(setting.draw(verifier) for verifier in VERIFIERS.values()))
         draft_sampling = Sampling(setting.sampling.temperature or 1.0)
         sums = {name: [0.0, 0.0] for name in VERIFIERS}
         count = 0
         for place in places(
-            session.target, session.drafts[0], text, layout, draft_sampling, ways, options.stride, generator
+            session.target, session.drafts[0], text, tree, draft_sampling, ways, options.stride, generator
         ):
             count += 1
             for name, values in found_at(place, setting, ways, tree, session, generator).items():

@@ -7,8 +7,8 @@ import torch
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.target import LAST
 
 PROMPT = [5, 17, 3, 42, 8, 11, 2]
 TREE = TokenTree((-1, 0, 0, 0, 1, 1, 2, 4, 4, 6, 7))
@@ -39,15 +39,9 @@ def own_greedy(model, prompt=PROMPT, count=40, **options) -> list[int]:
 
 
 def tree_logits(model, tree):
-    """Logits of a tree behind a prompt, and of a token behind a path of it that was kept."""
-    layout = Layout(tree)
-    capacity = len(PROMPT) + tree.size + 1
-    cache, prefix = model.new_cache(capacity), len(PROMPT)
-    model.prefill(torch.tensor(PROMPT), cache)
-    masks = model.masks(layout.target_block(), capacity)
-    nodes = torch.arange(3, 3 + tree.size)
-    found = model.forward(nodes, prefix + layout.node_depths, cache, masks, hidden=True)
-    path = tree.path(tree.size - 1)
-    cache.keep(prefix, path)
-    behind = model.forward(torch.tensor([7]), torch.tensor([prefix + len(path)]), cache, None)
-    return torch.cat((found.logits, behind.logits)), found.hidden
+    """Logits of a tree after a prompt, and of a token after a path of it that was kept; its hidden states."""
+    text, _ = model.open(torch.tensor(PROMPT), len(PROMPT) + tree.size + 1)
+    found = text.run(tree.parents, torch.arange(3, 3 + tree.size), taps=LAST)
+    text.keep(tree.path(tree.size - 1))
+    after = text.run((-1,), torch.tensor([7]))
+    return torch.cat((found.logits, after.logits)), found.hidden[0]

@@ -114,14 +114,16 @@ def opened(folder: Path, dtype: torch.dtype) -> LanguageModel:
 
 
 class _SecondFirst(IndependentDraft):
-    """A draft that ranks its best token behind the root second: rows behind the first are then kept."""
+    """A draft that ranks its best token after the root second: rows after the first are then kept."""
 
-    def expand(self, layout, level, tokens, sampling):
-        probs = super().expand(layout, level, tokens, sampling)
-        if level == 0:
-            best, second = probs[0].topk(2).indices.tolist()
-            probs[0, [best, second]] = probs[0, [second, best]]
-        return probs
+    def extend(self, parents, tokens):
+        proposals = super().extend(parents, tokens)
+        if parents[0] < 0:
+            logits = proposals.logits.clone()
+            best, second = logits[0].topk(2).indices.tolist()
+            logits[0, [best, second]] = logits[0, [second, best]]
+            return proposals._replace(logits=logits)
+        return proposals
 
 
 def telling_text(model: PreTrainedModel) -> tuple[list[int], list[int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 
 import torch
@@ -14,7 +15,7 @@ from pytest import MonkeyPatch
 
 from sequoia_cli.check import run
 from sequoia_cli.core.sampling import Sampling
-from sequoia_cli.engine import continuation, masks, verify_at_once, warp
+from sequoia_cli.engine import decode, masks, verify_at_once, warp
 from sequoia_cli.engine import model as model_module
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.draw import draw, draw_children, top_children
@@ -31,8 +32,8 @@ def reused_noise(patch: MonkeyPatch) -> None:
             text.generator.set_state(text.first)
         return right(text, eos_ids)
 
-    right = continuation.Continuation.step
-    patch.setattr(continuation.Continuation, "step", step)
+    right = decode.DecodedText.step
+    patch.setattr(decode.DecodedText, "step", step)
 
 
 def residual_kept(patch: MonkeyPatch) -> None:
@@ -58,7 +59,7 @@ def last_token_of_the_draft(patch: MonkeyPatch) -> None:
 
 def draft_nucleus_not_in_q(patch: MonkeyPatch) -> None:
     def cut(probs, counts, noise):
-        kept = warp._nucleus(probs, 0.5)
+        kept = probs.masked_fill(warp._outside(probs.log(), 0.5, exact_ties=True), 0)
         return draw_children(kept / kept.sum(-1, keepdim=True), counts, noise)
 
     _verifier(patch, replace(SEQUOIA, draw=cut))
@@ -91,7 +92,7 @@ def _warped(change: Callable[[Sampling], Sampling]) -> Callable[[MonkeyPatch], N
         def wrong(logits, sampling):
             return right(logits, sampling if sampling.greedy else change(sampling))
 
-        for module in (warp, continuation, verify_at_once):
+        for module in (warp, decode, verify_at_once):
             patch.setattr(module, "probabilities", wrong)
 
     return plant
@@ -115,8 +116,8 @@ def _reseeded(patch: MonkeyPatch, seed: Callable[[tuple[int, ...], int], int]) -
         right(text, decoder, prompt, budget, generator)
 
     counts: Counter[tuple[int, ...]] = Counter()
-    right = continuation.Continuation.__init__
-    patch.setattr(continuation.Continuation, "__init__", start)
+    right = decode.DecodedText.__init__
+    patch.setattr(decode.DecodedText, "__init__", start)
 
 
 def second_piece_from_position_0(patch: MonkeyPatch) -> None:
@@ -149,8 +150,10 @@ def side_branch_kept(patch: MonkeyPatch) -> None:
 
 
 def open_mask(patch: MonkeyPatch) -> None:
-    def opened(mask, block, *arguments, **options):
-        right(mask, torch.ones_like(block).tril(), *arguments, **options)
+    def opened(mask, block, **options):
+        opened = copy(block)
+        opened.allowed = torch.ones_like(block.allowed).tril(block.allowed.shape[1] - len(block.allowed))
+        right(mask, opened, **options)
 
     right = masks.TreeMask.__init__
     patch.setattr(masks.TreeMask, "__init__", opened)
@@ -167,7 +170,7 @@ def positions_by_row(patch: MonkeyPatch) -> None:
 
 
 def end_run_past(patch: MonkeyPatch) -> None:
-    patch.setattr(continuation, "cut", lambda tokens, eos_ids, most: list(tokens)[:most])
+    patch.setattr(decode, "cut", lambda tokens, eos_ids, most: list(tokens)[:most])
 
 
 def _verifier(patch: MonkeyPatch, wrong: Verifier) -> None:

@@ -11,7 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from gpu.clock import samples
 from gpu.forwards import star
-from sequoia_cli.engine.layout import Layout, TreeMask
+from sequoia_cli.engine.masks import TreeMask
+from sequoia_cli.engine.nodes import tree_block
 
 
 def time_attention(
@@ -29,8 +30,7 @@ def time_attention(
     heads, key_heads, width = shape
     found: dict[str, dict[int, Any]] = {"sdpa": {}, "flex": {}}
     for size in sizes:
-        layout = Layout(star(size))
-        mask = TreeMask(*layout.target_block(), capacity=context + size, dtype=dtype, device=device)
+        mask = TreeMask(tree_block(star(size)), capacity=context + size, dtype=dtype, device=device)
         allowed = mask.over(context + size)
         queries = torch.randn(1, heads, size, width, device=device, dtype=dtype)
         keys, values = torch.randn(2, 1, key_heads, context + size, width, device=device, dtype=dtype)

@@ -11,8 +11,8 @@ from gpu.pairs import BenchPair
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.draft import IndependentDraft
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.nodes import tree_block
 
 #: By number of tokens, the seconds of each run.
 Timed = dict[int, list[float]]
@@ -36,10 +36,10 @@ def time_forwards(
 def _forwards(model: LanguageModel, cache: TreeCache, sizes: Sequence[int]) -> Iterator[tuple[int, object]]:
     prefix = cache.length
     for size in sizes:
-        layout = Layout(star(size), model.device)
-        masks = model.masks(layout.target_block(), cache.capacity) if size > 1 else None
+        block = tree_block(star(size), model.device)
+        masks = model.masks(block, cache.capacity) if size > 1 else None
         tokens = torch.full((size,), 3, dtype=torch.long, device=model.device)
-        positions = prefix + layout.depths
+        positions = prefix + block.depths
 
         def once(tokens=tokens, positions=positions, masks=masks) -> None:
             model.forward(tokens, positions, cache, masks)

@@ -21,7 +21,7 @@ from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.counts import Rows
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine import continuation
+from sequoia_cli.engine import accept
 from sequoia_cli.engine.decode import Decoder, default_draft_sampling
 from sequoia_cli.engine.verify import Verdict
 from sequoia_cli.engine.warp import Sampling
@@ -61,7 +61,7 @@ def coin(rates: Rows, seed: int) -> Iterator[None]:
                 return Verdict(tuple(path), choices[path[-1]])
             path.append(children[rank])
 
-    with patch.object(continuation, "verify_greedy", verdict):
+    with patch.object(accept, "verify_greedy", verdict):
         yield
 
 

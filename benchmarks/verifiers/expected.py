@@ -5,13 +5,14 @@ The twins of the verifiers' judges, with chances multiplied out where those comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draw import top_children
 from sequoia_cli.engine.k_sequential import KSequential
+from sequoia_cli.engine.merge import Rows
 from sequoia_cli.engine.trial import Trial
 from sequoia_cli.engine.verifiers import specinfer_rule
 from sequoia_cli.engine.verify import Rule, sequoia_rule
@@ -34,7 +35,7 @@ def tokens_of_step(
     tree: TokenTree,
     tokens: Sequence[int],
     laws: Callable[[int], Tensor],
-    rows: Mapping[int, Tensor],
+    rows: Rows,
 ) -> float:
     """Tokens that a step with this tree brings by the rule of that name, the bonus token included.
 
@@ -53,7 +54,7 @@ def _top_down(
     tree: TokenTree,
     tokens: Sequence[int],
     laws: Callable[[int], Tensor],
-    rows: Mapping[int, Tensor],
+    rows: Rows,
     rule: Callable[[Tensor, int], Rule],
 ) -> float:
     children, total, reached = tree.children[node], 1.0, 1.0
@@ -88,7 +89,7 @@ def _leaf_first(
     tree: TokenTree,
     tokens: Sequence[int],
     laws: Callable[[int], Tensor],
-    rows: Mapping[int, Tensor],
+    rows: Rows,
 ) -> tuple[float, float]:
     """The chance that a path through the node is accepted, and the tokens that this brings."""
     own = tree.node_depths[node] + 1

@@ -11,12 +11,14 @@ from torch import Tensor
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.draft import Draft
-from sequoia_cli.engine.draw import draw
-from sequoia_cli.engine.grow import Draw, Grown, grow
-from sequoia_cli.engine.layout import Layout
+from sequoia_cli.engine.draw import Noise, draw
+from sequoia_cli.engine.grow import FixedShape, Grown, grow
 from sequoia_cli.engine.merge import Merged, merge
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.nodes import tree_block
+from sequoia_cli.engine.proposals import Draw
 from sequoia_cli.engine.step import Stopwatch
+from sequoia_cli.engine.target import LAST
 from sequoia_cli.engine.warp import Sampling, probabilities
 
 
@@ -31,7 +33,7 @@ class Text:
     prompt: Sequence[int]
     roots: list[int]
     tokens: list[int]
-    prefill: Tensor | None
+    prefill: tuple[Tensor, ...]
     states: Tensor
     cache: TreeCache
 
@@ -50,7 +52,7 @@ def write(
     ids = torch.tensor(list(prompt), device=target.device)
     capacity, count = len(prompt) + length + room, len(samplings)
     cache = TreeCache(target.config.num_hidden_layers, capacity)
-    prefill = target.prefill(ids[:-1], cache, hidden=True)
+    prefill = target.prefill(ids[:-1], cache, taps=LAST)
     for layer in cache.layers:
         layer.keys, layer.values = (rows.repeat(count, 1, 1, 1) for rows in (layer.keys, layer.values))
     roots, states = [[prompt[-1]] * count], []
@@ -60,7 +62,7 @@ def write(
         output = target.forward_rows(
             torch.tensor(roots[-1], device=target.device), positions, cache, attended
         )
-        states.append(output.hidden)
+        states.append(output.hidden[0])
         uniforms = torch.rand(count, generator=generator, dtype=torch.float64).tolist()
         rows = zip(output.logits, samplings, uniforms, strict=True)
         roots.append([draw(probabilities(row[None], sampling)[0], u) for row, sampling, u in rows])
@@ -99,7 +101,7 @@ def places(
     target: LanguageModel,
     draft: Draft,
     text: Text,
-    layout: Layout,
+    tree: TokenTree,
     sampling: Sampling,
     draws: Sequence[Draw],
     stride: int,
@@ -111,22 +113,22 @@ def places(
     cache is used up.
     """
     starts = range(0, len(text.roots), stride)
-    by_draw = [_grown(target, draft, text, layout, sampling, way, stride, generator) for way in draws]
+    by_draw = [_grown(target, draft, text, tree, sampling, way, stride, generator) for way in draws]
     for start, grown in reversed(list(zip(starts, zip(*by_draw, strict=True), strict=True))):
-        merged = merge(layout.tree, [one.tokens.tolist() for one in grown])
-        seen = Layout(merged.tree, target.device)
+        merged = merge([tree] * len(grown), [one.tokens.tolist() for one in grown])
+        block = tree_block(merged.tree, target.device)
         prefix = len(text.prompt) - 1 + start
         text.cache.keep(prefix, [])
         tokens = torch.tensor(merged.tokens, device=target.device)
-        masks = target.masks(seen.target_block(), prefix + merged.tree.size) if merged.tree.size > 1 else None
-        yield Place(merged, grown, target.forward(tokens, prefix + seen.depths, text.cache, masks).logits)
+        masks = target.masks(block, prefix + merged.tree.size) if merged.tree.size > 1 else None
+        yield Place(merged, grown, target.forward(tokens, prefix + block.depths, text.cache, masks).logits)
 
 
 def _grown(
     target: LanguageModel,
     draft: Draft,
     text: Text,
-    layout: Layout,
+    tree: TokenTree,
     sampling: Sampling,
     way: Draw,
     stride: int,
@@ -135,12 +137,19 @@ def _grown(
     """The draft's trees along a text, each behind what was written before."""
     draft.start(torch.tensor(list(text.prompt), device=target.device), text.cache.capacity, text.prefill)
     found = []
+
+    def drawn(probs: Tensor, counts: Sequence[int], noise: Noise) -> list[Tensor]:
+        # Not `way` itself: where the most probable are picked, no probabilities are kept.
+        return way(probs, counts, noise)
+
     for start in range(0, len(text.roots), stride):
-        noise = torch.rand(layout.tree.size, generator=generator, dtype=torch.float64)
-        watch = Stopwatch(target.device)
-        found.append(grow(draft, target, layout, text.roots[start], sampling, noise, watch, way))
+        shape = FixedShape(tree)
+        noise = torch.rand(shape.start(tree.depth), generator=generator, dtype=torch.float64)
+        root, watch = text.roots[start], Stopwatch(target.device)
+        size = target.vocabulary
+        found.append(grow(draft, shape, tree.size, root, size, target.device, sampling, noise, drawn, watch))
         end = start + stride
-        draft.commit(layout, (0,), text.tokens[start:end], text.states[start:end])
+        draft.commit((0,), text.tokens[start:end], [text.states[start:end]])
     return found
 
 

@@ -12,7 +12,7 @@ import torch
 from exhaustive import exhaustive
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine import continuation
+from sequoia_cli.engine import accept
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -69,13 +69,13 @@ def test_the_coin_accepts_each_rank_with_its_chance(monkeypatch):
     from gpu.steps import coin
 
     tree, rates = TokenTree((-1, 0, 0, 1, 1, 2, 3)), ((0.5, 0.2), (0.4, 0.3))
-    lengths, right = [], continuation.verify_greedy
+    lengths, right = [], accept.verify_greedy
     with coin(rates, seed=1):
         for _ in range(20_000):
-            verdict = continuation.verify_greedy(tree, range(7), [random.randrange(9)] * 7)
+            verdict = accept.verify_greedy(tree, range(7), [random.randrange(9)] * 7)
             assert all(tree.parents[b] == a for a, b in zip(verdict.path, verdict.path[1:], strict=False))
             lengths.append(len(verdict.path))
-    assert continuation.verify_greedy is right
+    assert accept.verify_greedy is right
     found = sum(lengths) / len(lengths)
     # Path lengths lie between 1 and 4: their standard deviation is below 1.5.
     assert abs(found - expected_tokens(tree, rates)) < 5 * 1.5 / 20_000**0.5

@@ -7,7 +7,7 @@ import pytest
 
 from exhaustive import few
 from folders import edit_json, own_greedy
-from sequoia_cli.engine.continuation import Continuation
+from sequoia_cli.engine.decode import DecodedText
 from sequoia_cli.errors import SequoiaError
 
 TEXT = "Hello there, it's a fine day!"
@@ -218,14 +218,14 @@ def wrong_trees(monkeypatch):
     """Trees that are verified wrongly, so that a greedy text differs from plain decoding's."""
     from dataclasses import replace
 
-    from sequoia_cli.engine import continuation
+    from sequoia_cli.engine import accept
 
-    right = continuation.verify_greedy
+    right = accept.verify_greedy
 
     def wrong(tree, *arguments):
         return replace(right(tree, *arguments), **({"next_token": 5} if tree.size > 1 else {}))
 
-    monkeypatch.setattr(continuation, "verify_greedy", wrong)
+    monkeypatch.setattr(accept, "verify_greedy", wrong)
 
 
 @pytest.mark.usefixtures("wrong_trees")
@@ -253,14 +253,14 @@ def test_a_greedy_text_unlike_the_plain_one_fails_the_check_in_float32(generate,
 @pytest.mark.parametrize("as_json", [False, True], ids=["streamed", "json"])
 def test_a_text_that_ends_with_an_error_keeps_what_was_written(generate, document, monkeypatch, as_json):
     whole = document(*PROMPT)
-    step = Continuation.step
+    step = DecodedText.step
 
     def fails(self, eos_ids):
         if self.steps == 2:
             raise SequoiaError("the target's logits are not finite")
         return step(self, eos_ids)
 
-    monkeypatch.setattr(Continuation, "step", fails)
+    monkeypatch.setattr(DecodedText, "step", fails)
     code, out, err = generate(*PROMPT, *["--json"] * as_json)
     assert code == 1
     assert "the target's logits are not finite" in err and "Traceback" not in err

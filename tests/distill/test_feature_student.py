@@ -6,12 +6,10 @@ import torch
 from distilling import target_of, written
 from features import feature_draft
 from models import SUPPORTED
-from sequoia_cli.core.tree import chain
 from sequoia_cli.distill import feature_student as module
 from sequoia_cli.distill.batches import collate
 from sequoia_cli.distill.corpus import Text
 from sequoia_cli.distill.feature_student import FeatureStudent
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.warp import Sampling, probabilities
 
 PASSES = 4
@@ -37,10 +35,10 @@ def as_decoded(draft, text, root):
     """What the draft says behind the root and behind the text's own tokens below it, level by level."""
     tokens = text.tokens
     levels = min(PASSES, len(tokens) - root)
-    layout = Layout(chain(levels + 1))
-    draft.start(tokens[: root + 1], 80, text.hidden[:root] if root else None)
+    draft.start(tokens[: root + 1], 80, [text.hidden[:root]] if root else [])
     for level in range(levels):
-        yield draft.expand(layout, level, tokens[root + level : root + level + 1], SAMPLING)[0]
+        proposals = draft.extend((level - 1,), tokens[root + level : root + level + 1])
+        yield proposals.probabilities(SAMPLING).probs[0]
 
 
 def as_trained(student, draft, texts):
@@ -88,16 +86,17 @@ def test_so_it_is_along_a_text_that_steps_commit():
     target, draft, student = pair(layers=2)
     text = written(target, rows=1, length=24, seed=3)[0]
     trained = as_trained(student, draft, [text])
-    layout, root = Layout(chain(PASSES + 1)), 2
-    draft.start(text.tokens[: root + 1], 80, text.hidden[:root])
+    root = 2
+    draft.start(text.tokens[: root + 1], 80, [text.hidden[:root]])
     for accepted in (2, 0, PASSES, 1, 3):
         for level in range(PASSES):
             place = root + level
-            law = draft.expand(layout, level, text.tokens[place : place + 1], SAMPLING)[0]
+            proposals = draft.extend((level - 1,), text.tokens[place : place + 1])
+            law = proposals.probabilities(SAMPLING).probs[0]
             assert torch.allclose(law, trained[level, 0, place], atol=EXACT)
         new = slice(root + 1, root + accepted + 2)
         hidden = text.hidden[root : root + accepted + 1]
-        draft.commit(layout, list(range(accepted + 1)), text.tokens[new].tolist(), hidden)
+        draft.commit(range(min(accepted + 1, PASSES)), text.tokens[new].tolist(), [hidden])
         root += accepted + 1
 
 

@@ -11,7 +11,6 @@ from distilling import heads_of, written
 from exhaustive import few
 from folders import pair, save
 from models import SUPPORTED, tiny_model, tiny_tokenizer
-from sequoia_cli.core.tree import chain
 from sequoia_cli.distill import INDEPENDENT, KINDS, students
 from sequoia_cli.distill.batches import collate
 from sequoia_cli.distill.independent_student import from_config
@@ -26,7 +25,6 @@ from sequoia_cli.distill.students import (
 )
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.head import output_head
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.loading.vocabulary import cut_head, write_vocabulary
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.warp import Sampling
@@ -50,10 +48,10 @@ def kept_of(target, kind, seed=0):
 
 def levels(draft, text):
     """What a draft proposes at the end of a text, and two tokens further down."""
-    draft.start(text.tokens[:8], 40, text.hidden[:7])
-    layout = Layout(chain(3))
+    draft.start(text.tokens[:8], 40, [text.hidden[:7]])
     tokens = text.tokens[7:9]
-    return torch.cat([draft.expand(layout, n, tokens[n : n + 1], Sampling(1.0)) for n in range(2)])
+    proposals = [draft.extend((n - 1,), tokens[n : n + 1]) for n in range(2)]
+    return torch.cat([each.probabilities(Sampling(1.0)).probs for each in proposals])
 
 
 def loaded(target, folder):

@@ -9,7 +9,6 @@ from decoding import PROMPT, TREE, decoder, new_ids, own_greedy
 from exhaustive import few
 from models import SUPPORTED, near, tiny_model
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput
@@ -58,12 +57,9 @@ def test_a_prompt_longer_than_a_prefill_piece_equals_generate():
 
 def test_logits_of_every_node_equal_a_plain_forward_over_its_path():
     model = LanguageModel(tiny_model("llama").double())
-    layout = Layout(TREE)
     prefix, nodes = torch.tensor(PROMPT), torch.arange(TREE.size) + 20
-    cache = model.new_cache(40)
-    model.prefill(prefix, cache)
-    positions = len(PROMPT) + layout.node_depths
-    logits = model.forward(nodes, positions, cache, model.masks(layout.target_block(), 40)).logits
+    text, _ = model.open(prefix, 40)
+    logits = text.run(TREE.parents, nodes).logits
     for node in range(TREE.size):
         path = torch.cat((prefix, nodes[TREE.path(node)]))
         expected = model.model(input_ids=path[None]).logits[0, -1]
@@ -72,12 +68,12 @@ def test_logits_of_every_node_equal_a_plain_forward_over_its_path():
 
 def test_the_cache_after_a_commit_equals_a_fresh_prefill():
     model = LanguageModel(tiny_model("llama").double())
-    layout, path = Layout(TREE), TREE.path(9)
+    path = TREE.path(9)
     prefix, nodes = torch.tensor(PROMPT), torch.arange(TREE.size) + 20
-    cache = model.new_cache(40)
-    model.prefill(prefix, cache)
-    model.forward(nodes, len(PROMPT) + layout.node_depths, cache, model.masks(layout.target_block(), 40))
-    cache.keep(len(PROMPT), path)
+    text, _ = model.open(prefix, 40)
+    text.run(TREE.parents, nodes)
+    text.keep(path)
+    cache = text._cache
     fresh = model.new_cache(40)
     model.prefill(torch.cat((prefix, nodes[path])), fresh)
     assert cache.length == fresh.length

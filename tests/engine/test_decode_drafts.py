@@ -10,7 +10,8 @@ from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.warp import Sampling, probabilities
+from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.errors import BadInput
 
 WIDE = TokenTree((-1, 0, 0, 0, 1, 1, 2, 3, 4, 6))
 
@@ -18,27 +19,27 @@ WIDE = TokenTree((-1, 0, 0, 0, 1, 1, 2, 3, 4, 6))
 class CheckedDraft(IndependentDraft):
     """A draft that compares what its cache gives at the root of every step with a run over the whole text."""
 
-    reads_hidden = True
+    taps = (-1,)
 
     def start(self, prompt, capacity, hidden):
         super().start(prompt, capacity, hidden)
         self.text, self.left_early, self.checked = prompt.tolist(), 0, 0
-        assert len(hidden) == len(prompt) - 1
+        assert [len(states) for states in hidden] == [len(prompt) - 1]
 
-    def expand(self, layout, level, tokens, sampling):
-        probs = super().expand(layout, level, tokens, sampling)
-        if level == 0:
+    def extend(self, parents, tokens):
+        proposals = super().extend(parents, tokens)
+        if parents[0] < 0:
             assert tokens.tolist() == self.text[-1:]
             logits = self.model.model(input_ids=torch.tensor([self.text])).logits[0, -1:]
-            assert torch.allclose(probs, probabilities(logits, sampling), atol=1e-9)
+            assert torch.allclose(proposals.logits, logits, atol=1e-9)
             self.checked += 1
-        return probs
+        return proposals
 
-    def commit(self, layout, path, tokens, hidden):
-        assert len(hidden) == len(tokens)
+    def commit(self, path, tokens, hidden):
+        assert [len(states) for states in hidden] == [len(tokens)]
         self.left_early += len(path) < len(tokens)
         self.text += tokens
-        super().commit(layout, path, tokens, hidden)
+        super().commit(path, tokens, hidden)
 
 
 def checked_decoder(tree, temperature, *scales):
@@ -68,6 +69,18 @@ def test_greedy_ids_equal_the_targets_own_with_drafts_of_different_quality(famil
     drafts = near(target, 0.05), tiny_model("llama", seed=9), near(target, 0.02, seed=1)
     assert new_ids(decoder(target, *drafts, tree=tree)) == own_greedy(target)
     assert new_ids(decoder(target, *reversed(drafts), tree=tree)) == own_greedy(target)
+
+
+def test_each_draft_may_have_a_tree_of_its_own():
+    target = tiny_model("llama")
+    drafts, trees = (near(target, 0.05), target), [WIDE, chain(5)]
+    run = decoder(target, *drafts, tree=trees)
+    steps = list(run.decode(PROMPT, 200))
+    assert [token for step in steps for token in step.tokens] == own_greedy(target, count=200)
+    assert all(len(step.tokens) == 5 for step in steps[:-1])  # the second draft's chain, whose depth it has
+    assert max(step.size for step in steps) > WIDE.size
+    with pytest.raises(BadInput, match="1 trees are given for 2 drafts"):
+        decoder(target, *drafts, tree=[WIDE])
 
 
 @pytest.mark.parametrize("place", [0, 1])

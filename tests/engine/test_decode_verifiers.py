@@ -109,7 +109,7 @@ def test_a_draft_that_reads_hidden_states_and_knows_few_ids_is_used_as_well(veri
 
 def test_copies_of_a_token_in_one_tree_stay_nodes_and_meet_those_of_the_others():
     star = TokenTree((-1, 0, 0, 0, 1, 2))
-    merged = merge(star, [[9, 4, 4, 5, 6, 7], [9, 4, 5, 4, 6, 8]])
+    merged = merge([star] * 2, [[9, 4, 4, 5, 6, 7], [9, 4, 5, 4, 6, 8]])
     assert list(merged.tree.parents) == [-1, 0, 0, 0, 1, 2, 3]
     assert list(merged.tokens) == [9, 4, 4, 5, 6, 7, 8]
     assert [list(nodes) for nodes in merged.nodes] == [[0, 1, 2, 3, 4, 5], [0, 1, 3, 2, 4, 6]]

@@ -11,7 +11,7 @@ from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.warp import Sampling, probabilities
+from sequoia_cli.engine.warp import Sampling
 
 VOCABULARY, PROMPT = 12, [5, 3, 8, 1]
 FULL = TokenTree((-1, *[0] * 4, *[1] * 3, *[2] * 3, *[3] * 3, 5, 5, 8, 11))
@@ -72,22 +72,25 @@ class CheckedFeatureDraft(FeatureDraft):
         super().start(prompt, capacity, hidden)
         self.text, self.below, self.checked = prompt.tolist(), 0, 0
 
-    def expand(self, layout, level, tokens, sampling):
-        probs = super().expand(layout, level, tokens, sampling)
-        given = dict(zip(layout.expanded[level], tokens.tolist(), strict=True))
-        self.given = {**self.given, **given} if level else given
-        assert self.given[0] == self.text[-1]
-        for row, node in enumerate(layout.expanded[level]):
-            below = [self.given[each] for each in layout.tree.path(node)[1:]]
-            expected = probabilities(twin_logits(self, self.target, self.text, below), sampling)
-            assert torch.allclose(probs[row], expected, rtol=0, atol=1e-9)
+    def extend(self, parents, tokens):
+        proposals = super().extend(parents, tokens)
+        if parents[0] < 0:
+            assert tokens.tolist() == self.text[-1:]
+            self.paths = [[]]  # the tokens from the root down to each node, the root's left out
+        else:
+            self.paths += [
+                [*self.paths[up], token] for up, token in zip(parents, tokens.tolist(), strict=True)
+            ]
+        for row, path in enumerate(self.paths[-len(tokens) :]):
+            expected = twin_logits(self, self.target, self.text, path)
+            assert torch.allclose(proposals.logits[row], expected, rtol=0, atol=1e-9)
             self.checked += 1
-        return probs
+        return proposals
 
-    def commit(self, layout, path, tokens, hidden):
+    def commit(self, path, tokens, hidden):
         self.below += len(path) - 1
         self.text += tokens
-        super().commit(layout, path, tokens, hidden)
+        super().commit(path, tokens, hidden)
 
 
 @pytest.mark.parametrize("tree", [chain(4), TREE], ids=["chain", "tree"])

@@ -10,11 +10,9 @@ from features import feature_draft, true_states, twin_logits
 from models import tiny_model
 from recording import recorded
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
-from sequoia_cli.engine import feature_draft as module
 from sequoia_cli.engine import model as model_module
 from sequoia_cli.engine.fast import fixed_cache
 from sequoia_cli.engine.feature_draft import FeatureDraft
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.warp import Sampling, probabilities
 
@@ -61,32 +59,35 @@ class Walk:
         self.start(self.draft)
 
     def start(self, draft):
-        hidden = true_states(self.target, self.text[:-1]) if len(self.text) > 1 else None
+        hidden = [true_states(self.target, self.text[:-1])] if len(self.text) > 1 else []
         draft.start(torch.tensor(self.text), 80, hidden)
 
     def tokens(self, count):
         return torch.randint(0, 64, (count,), generator=self.random).tolist()
 
-    def grow(self, layout, tokens, draft=None):
-        """Probabilities behind every expanded node."""
-        rows = {}
-        for level, nodes in enumerate(layout.expanded):
+    def grow(self, tree, tokens, draft=None):
+        """Probabilities after every node that has children, in the order in which the draft runs them."""
+        rows, numbers = {}, {-1: -1}
+        for nodes in tree.expanded:
             given = torch.tensor([tokens[node] for node in nodes])
-            rows.update(zip(nodes, (draft or self.draft).expand(layout, level, given, SAMPLING), strict=True))
+            parents = [numbers[tree.parents[node]] for node in nodes]
+            proposals = (draft or self.draft).extend(parents, given)
+            rows.update(zip(nodes, proposals.probabilities(SAMPLING).probs, strict=True))
+            numbers |= {node: len(numbers) - 1 + row for row, node in enumerate(nodes)}
         return rows
 
-    def step(self, taken, layout=None):
+    def step(self, taken):
         tree, path, others = taken
-        layout = layout or Layout(tree)
         tokens = [self.text[-1], *self.tokens(tree.size - 1)]
-        for node, probs in self.grow(layout, tokens).items():
+        ran = self.grow(tree, tokens)
+        for node, probs in ran.items():
             below = [tokens[each] for each in tree.path(node)[1:]]
             logits = twin_logits(self.draft, self.target, self.text, below)
             self.worst = max(self.worst, float((probs - probabilities(logits[None], SAMPLING)).abs().max()))
             self.compared += 1
         new = [tokens[node] for node in path[1:]] + self.tokens(others + 1)
         hidden = true_states(self.target, self.text + new[:-1])[-len(new) :]
-        self.draft.commit(layout, path, new, hidden)
+        self.draft.commit([list(ran).index(node) for node in path if node in ran], new, [hidden])
         self.text += new
         return self
 
@@ -143,9 +144,9 @@ def test_after_any_commits_a_draft_is_as_one_freshly_started_on_the_text(steps):
     walk = walked(Walk(layers=2), STEPS[:steps])
     fresh = feature_draft(walk.target, layers=2)
     walk.start(fresh)
-    layout, tokens = Layout(TREE), [walk.text[-1], *walk.tokens(TREE.size - 1)]
-    expected = walk.grow(layout, tokens, fresh)
-    for node, probs in walk.grow(layout, tokens).items():
+    tokens = [walk.text[-1], *walk.tokens(TREE.size - 1)]
+    expected = walk.grow(TREE, tokens, fresh)
+    for node, probs in walk.grow(TREE, tokens).items():
         assert torch.allclose(probs, expected[node], rtol=0, atol=EXACT)
     for mine, theirs in zip(walk.draft._cache.layers, fresh._cache.layers, strict=True):
         assert mine.length == theirs.length
@@ -159,62 +160,62 @@ def test_a_second_text_knows_nothing_of_the_first():
     assert walked(again, STEPS[:5]).worst < EXACT
 
 
-def test_a_layout_that_is_used_again_is_masked_for_the_longer_text():
-    walk, layouts = Walk(), {TREE: Layout(TREE), chain(4): Layout(chain(4)), ROOT_ONLY: Layout(ROOT_ONLY)}
+def test_a_tree_that_comes_again_is_masked_for_the_longer_text():
+    walk = Walk()
     for taken in [STEPS[0], STEPS[4], STEPS[3], STEPS[2], STEPS[4], STEPS[0]]:
-        walk.step(taken, layouts[taken.tree])
+        walk.step(taken)
     assert walk.worst < EXACT
 
 
 class SeesOtherBranches(FeatureDraft):
-    def _level_mask(self, layout, level):
-        mask = super()._level_mask(layout, level)
+    def _mask(self, block, capacity):
+        mask = super()._mask(block, capacity)
         mask._buffer = torch.zeros_like(mask._buffer)
         return mask
 
 
 class StandsOneFurther(FeatureDraft):
-    def _run(self, tokens, before, positions, mask):
-        return super()._run(tokens, before, positions + (mask is not None), mask)
+    def _run(self, tokens, before, positions, block):
+        return super()._run(tokens, before, positions + (len(block.column_depths) > len(tokens)), block)
 
 
 class KeepsPredictedRows(FeatureDraft):
-    def commit(self, layout, path, tokens, hidden):
-        kept = [layout.draft_slots[node] for node in path if node in layout.draft_slots]
-        first = self._committed
-        super().commit(layout, path, tokens, hidden)
-        if len(kept) > 1:
+    def commit(self, path, tokens, hidden):
+        first, rows = self._committed, self._cache.length
+        super().commit(path, tokens, hidden)
+        if len(path) > 1:
             for layer in self._cache.layers:
-                layer.length = first + sum(map(len, layout.expanded))
-            self._cache.keep(first, kept)
+                layer.length = rows
+            self._cache.keep(first, path)
             self._committed = self._cache.length
-            self._pending = tuple(part[len(kept) - 1 :] for part in self._pending)
+            self._pending = tuple(part[len(path) - 1 :] for part in self._pending)
 
 
 class ForgetsTheRoot(FeatureDraft):
-    def commit(self, layout, path, tokens, hidden):
-        super().commit(layout, path, tokens, hidden)
-        if layout.draft_slots:
+    def commit(self, path, tokens, hidden):
+        super().commit(path, tokens, hidden)
+        if path:
             self._committed -= 1
             self._cache.keep(self._committed, [])
 
 
 class TakesTheStateBehindTheToken(FeatureDraft):
-    def commit(self, layout, path, tokens, hidden):
-        super().commit(layout, path, tokens, torch.cat((hidden[1:], hidden[-1:])))
+    def commit(self, path, tokens, hidden):
+        (states,) = hidden
+        super().commit(path, tokens, [torch.cat((states[1:], states[-1:]))])
 
 
 class ReadsItsFirstParent(FeatureDraft):
-    def expand(self, layout, level, tokens, sampling):
-        probs = super().expand(layout, level, tokens, sampling)
-        self._predicted = self._predicted[:1].expand_as(self._predicted)
-        return probs
+    def extend(self, parents, tokens):
+        proposals = super().extend(parents, tokens)
+        self._states = self._states[:1].expand_as(self._states)
+        return proposals
 
 
 class ForgetsATokenWithoutSpeculation(FeatureDraft):
-    def commit(self, layout, path, tokens, hidden):
-        super().commit(layout, path, tokens, hidden)
-        if not layout.draft_slots:
+    def commit(self, path, tokens, hidden):
+        super().commit(path, tokens, hidden)
+        if not path:
             self._pending = tuple(part[-1:] for part in self._pending)
 
 
@@ -235,5 +236,6 @@ def test_the_comparison_sees_a_draft_that(wrong):
 
 
 def test_the_comparison_sees_a_prompt_run_without_a_mask(monkeypatch):
-    monkeypatch.setattr(module, "_chain_mask", lambda tokens, length, like: None)
+    right = FeatureDraft._append
+    monkeypatch.setattr(FeatureDraft, "_append", lambda *given: right(*given[:-1], None))
     assert Walk(layers=2).step(STEPS[1]).worst > SEEN  # the rows of a single layer read no other row

@@ -11,9 +11,9 @@ from exhaustive import exhaustive
 from features import tiny_feature
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine import grow
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.feature_draft import FeatureDraft
+from sequoia_cli.engine.grow import Grown
 from sequoia_cli.engine.head import OutputHead
 from text_laws import CUT, VOCABULARY, WHOLE, p_value, table_law, texts
 
@@ -32,13 +32,15 @@ SAID = random_table(0)
 class StatefulTarget(ScriptedTarget):
     """A scripted target with a last hidden state behind each token, as wide as a feature draft's."""
 
-    def prefill(self, tokens, cache, *, hidden=False):
-        super().prefill(tokens, cache)
-        return STATES[tokens] if hidden and len(tokens) else None
+    def open(self, prompt, capacity, taps=()):
+        text, _ = super().open(prompt, capacity, taps)
+        run = text.run
 
-    def forward(self, tokens, positions, cache, masks, *, hidden=False):
-        output = super().forward(tokens, positions, cache, masks)
-        return output._replace(hidden=STATES[tokens] if hidden else None)
+        def with_states(parents, tokens, *, taps=()):
+            return run(parents, tokens)._replace(hidden=tuple(STATES[tokens] for _ in taps))
+
+        text.run = with_states
+        return text, tuple(STATES[prompt] for _ in taps) if len(prompt) else ()
 
 
 STATES = torch.randn(VOCABULARY, 16, generator=torch.Generator().manual_seed(1))
@@ -52,9 +54,7 @@ def feature(ids=None):
 
 
 def scripted(ids):
-    draft = ScriptedDraft(random_table(3, len(ids)))
-    draft.ids = ids
-    return draft
+    return ScriptedDraft(random_table(3, len(ids)), ids=ids)
 
 
 def found(drafts, sampling, length):
@@ -86,10 +86,9 @@ def test_ids_that_a_draft_lacks_come_out_as_often_as_the_target_says(draft):
 
 @pytest.mark.parametrize("draft", [feature, scripted])
 def test_the_check_sees_ids_that_a_draft_lacks_taken_for_proposed(draft, monkeypatch):
-    def pick(*arguments, **options):
-        children, probs = right(*arguments, **options)
-        return children, 0.5 * probs + 0.5 / VOCABULARY
+    def mixed(grown, node, vocabulary):
+        return 0.5 * right(grown, node, vocabulary) + 0.5 / VOCABULARY
 
-    right = grow.pick_children
-    monkeypatch.setattr(grow, "pick_children", pick)
+    right = Grown.probs
+    monkeypatch.setattr(Grown, "probs", mixed)
     assert p_value(*found([draft(ODD)], WHOLE, 2)) < 1e-6

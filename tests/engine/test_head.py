@@ -81,8 +81,8 @@ def test_a_scale_or_a_cap_that_its_settings_do_not_tell_is_seen(family, key, pla
         lambda output: output._replace(logits=output.logits.roll(1, -1)),
         lambda output: output._replace(logits=output.logits * 1.5),
         lambda output: output._replace(logits=output.logits * torch.nan),
-        lambda output: output._replace(hidden=output.hidden.roll(1, 0)),
-        lambda output: output._replace(hidden=output.hidden[:, :-1]),
+        lambda output: output._replace(hidden=(output.hidden[0].roll(1, 0),)),
+        lambda output: output._replace(hidden=(output.hidden[0][:, :-1],)),
     ],
     ids=["other rows", "scaled", "no numbers", "another token's state", "narrower"],
 )

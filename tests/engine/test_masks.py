@@ -5,8 +5,8 @@ import torch
 
 from decoding import TREE
 from models import tiny_model
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.nodes import tree_block
 
 MODELS = {
     "one kind": ("llama", {}),
@@ -19,7 +19,7 @@ MODELS = {
 @pytest.mark.parametrize("length", [11, 17, 32])
 def test_a_filled_buffer_is_the_mask_and_forbids_the_rows_behind(name, length):
     family, options = MODELS[name]
-    masks = LanguageModel(tiny_model(family, **options)).masks(Layout(TREE).target_block(), 60)
+    masks = LanguageModel(tiny_model(family, **options)).masks(tree_block(TREE), 60)
     buffers, expected = masks.buffers(32), masks.over(length)
     for _ in range(2):  # what a longer text has left there must go
         masks.fill(buffers, 32)

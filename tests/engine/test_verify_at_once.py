@@ -16,13 +16,12 @@ from recording import reading_counted, recorded
 from reference import inverse, normalised, ordered_draws, walk, without
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
-from sequoia_cli.engine import continuation
+from sequoia_cli.engine import accept
 from sequoia_cli.engine import verify_at_once as module
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.draw import draw_rows, top_children
 from sequoia_cli.engine.fast.capture import Recorder
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.merge import unmerged
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.verifiers import SEQUOIA
@@ -190,7 +189,7 @@ def test_texts_of_three_tokens_have_the_targets_law(tree, samplings):
 
 
 def test_the_check_sees_children_that_are_not_drawn_but_the_most_probable():
-    assert scripted_p_value(WIDE, verifier=replace(SEQUOIA, draw=top_children)) < 1e-6
+    assert scripted_p_value(WIDE, verifier=replace(SEQUOIA, draw=lambda *given: top_children(*given))) < 1e-6
 
 
 def test_the_check_sees_a_residual_that_is_not_brought_up_to_date(monkeypatch):
@@ -243,10 +242,10 @@ def test_the_count_sees_the_host_asking_for_each_node(monkeypatch):
 
 
 def test_a_judge_that_is_recorded_judges_as_one_that_is_not():
-    sampling, layout = Sampling(0.7, 9, 0.9), Layout(TREE)
+    sampling = Sampling(0.7, 9, 0.9)
     rows = sum(map(len, TREE.expanded))
     generator = torch.Generator().manual_seed(0)
-    judges = [Judge(layout, sampling, recorder) for recorder in (None, Recorder(recorded, "the judge"))]
+    judges = [Judge(TREE, CPU, sampling, recorder) for recorder in (None, Recorder(recorded, "the judge"))]
     for _ in range(4):
         logits = 3 * torch.randn(TREE.size, 40, generator=generator)
         draft = torch.rand(rows, 40, generator=generator) ** 4
@@ -263,7 +262,7 @@ def test_a_judge_that_is_recorded_judges_as_one_that_is_not():
 
 
 def test_too_many_logits_are_left_to_the_host(monkeypatch):
-    monkeypatch.setattr(continuation, "_AT_ONCE", 0)
+    monkeypatch.setattr(accept, "_AT_ONCE", 0)
     monkeypatch.setattr(module, "judge", None)
     decoder = Decoder(ScriptedTarget(SAID), [ScriptedDraft(GUESSED)], WIDE, CUT, at_once=True)
     assert sum(len(step.tokens) for step in decoder.decode([1, 3], 20)) == 20

@@ -114,7 +114,7 @@ def test_the_merged_tree_is_verified_as_the_trees_apart_on_the_same_noise(count)
         if trial % 3 == 0:
             rows = [rows[0]] * count  # drafts that agree share more of their trees
         tokens = [drawn_tokens(rng, tree, own.__getitem__) for own in rows]
-        merged = merge(tree, tokens)
+        merged = merge([tree] * len(tokens), tokens)
         texts = [
             tuple(merged.tokens[i] for i in merged.tree.path(node)[1:]) for node in range(merged.tree.size)
         ]
@@ -138,7 +138,7 @@ def test_the_merged_tree_is_verified_as_the_trees_apart_on_the_same_noise(count)
 def test_a_second_draft_is_accepted_where_the_first_is_wrong():
     star, target = TokenTree((-1, 0)), torch.tensor([0.0, 0.0, 1.0])
     rows = [{0: torch.tensor([0.5, 0.5, 0.0])}, {0: torch.tensor([0.0, 0.0, 1.0])}]
-    merged = merge(star, [[0, 1], [0, 2]])
+    merged = merge([star] * 2, [[0, 1], [0, 2]])
     verdict = verify(merged.tokens, lambda _: target, lambda n: merged.drawn(n, rows), [0.9] * 4)
     assert verdict.path == (0, 2)
 

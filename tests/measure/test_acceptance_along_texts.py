@@ -119,7 +119,7 @@ def test_each_depth_is_measured_with_what_is_proposed_at_that_depth():
 
 def test_the_exact_rates_see_depths_that_are_read_from_the_root():
     exact = exact_rates(24, 3, by_level=True)
-    root, *deeper = far_from(exact, texts(LeveledDraft(BY_LEVEL, reads_hidden=False), 3, teacher_forced))
+    root, *deeper = far_from(exact, texts(LeveledDraft(BY_LEVEL, taps=()), 3, teacher_forced))
     assert root < 4
     assert min(deeper) > 10
 

@@ -12,6 +12,7 @@ from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.counts import pooled_rate
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine import traversal, verify
+from sequoia_cli.engine.proposals import Proposals
 from sequoia_cli.engine.verifiers import NAIVE, SEQUOIA, SPECINFER, SPECTR, TRAVERSAL, VERIFIERS
 from sequoia_cli.engine.verify import Drawn
 from sequoia_cli.engine.warp import Sampling
@@ -56,12 +57,11 @@ def exact(verifier, target, draft, ranks, monkeypatch):
 
 def seen(verifier, target, draft, token, count=500):
     """Chances and hits of `count` tries where this token came."""
-    law, columns = (torch.tensor(row, dtype=torch.float64) for row in (target, draft))
+    law, proposed = (torch.tensor(row, dtype=torch.float64) for row in (target, draft))
+    proposals = Proposals(proposed.log()[None])
     noise = torch.rand(count, 3, generator=torch.Generator().manual_seed(token), dtype=torch.float64)
-    tries = [
-        node_acceptance(law, columns[None], None, token, trials(verifier), uniforms) for uniforms in noise
-    ]
-    return [(*one.accept_probs, one.hit_prob) for one in tries]
+    found = [node_acceptance(law, proposals, token, trials(verifier), uniforms) for uniforms in noise]
+    return [(*one.accept_probs, one.hit_prob) for one in found]
 
 
 @ALL

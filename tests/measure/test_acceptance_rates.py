@@ -169,7 +169,7 @@ def test_a_draft_that_reads_hidden_states_is_counted_by_what_it_proposes_at_each
     assert counts.trials == (4, 2, 2)
     assert counts.accepted == ((1, 1), (1, 1), (2, 0))
     # The control reads every depth from the first level, where only the places 0, 1 and 3 are hits.
-    counts = teacher_forced(target, LeveledDraft(tables, reads_hidden=False), [0], options, eos_ids=(6,))
+    counts = teacher_forced(target, LeveledDraft(tables, taps=()), [0], options, eos_ids=(6,))
     assert counts.trials == (4, 2, 1)
     assert counts.accepted == ((1, 1), (1, 0), (0, 0))
 
@@ -207,7 +207,7 @@ def test_a_draft_equal_to_the_target_is_accepted_at_every_trial_of_every_depth(t
 class RunAtEveryLevel(IndependentDraft):
     """Asked for every level, as if what it proposes at a place depended on where the step began."""
 
-    reads_hidden = True
+    taps = (-1,)
 
 
 @pytest.mark.parametrize(("new_tokens", "eos"), [(3, ()), (24, ()), (24, (7, 11))])

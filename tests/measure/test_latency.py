@@ -50,25 +50,22 @@ class TimedTarget(ScriptedTarget):
         super().__init__(counting_up(40), context_limit)
         self.clock, self.texts = clock, 0
 
-    def new_cache(self, capacity):
-        cache = super().new_cache(capacity)
-        keep = cache.keep
-
-        def timed(prefix, path):
-            self.clock.now += 0.002
-            keep(prefix, path)
-
-        cache.keep = timed
-        return cache
-
-    def prefill(self, tokens, cache, *, hidden=False):
+    def open(self, prompt, capacity, taps=()):
         self.clock.now += 3.0
         self.texts += 1
-        super().prefill(tokens, cache)
+        text, states = super().open(prompt, capacity, taps)
+        run, keep = text.run, text.keep
 
-    def forward(self, tokens, positions, cache, masks, *, hidden=False):
-        self.clock.pass_by("target", 0.005 + 0.0001 * len(tokens), len(tokens))
-        return super().forward(tokens, positions, cache, masks)
+        def timed_run(parents, tokens, *, taps=()):
+            self.clock.pass_by("target", 0.005 + 0.0001 * len(tokens), len(tokens))
+            return run(parents, tokens, taps=taps)
+
+        def timed_keep(path):
+            self.clock.now += 0.002
+            keep(path)
+
+        text.run, text.keep = timed_run, timed_keep
+        return text, states
 
 
 class TimedDraft(ScriptedDraft):
@@ -78,9 +75,9 @@ class TimedDraft(ScriptedDraft):
         super().__init__(ranking(40, places, 24), context_limit)
         self.clock = clock
 
-    def expand(self, layout, level, tokens, sampling):
+    def extend(self, parents, tokens):
         self.clock.pass_by("draft", 0.001 + 0.0002 * len(tokens), len(tokens))
-        return super().expand(layout, level, tokens, sampling)
+        return super().extend(parents, tokens)
 
 
 @pytest.fixture
@@ -123,9 +120,13 @@ def test_the_medians_are_the_models_own_and_first_calls_and_prefills_are_left_ou
 def test_in_a_visit_plain_steps_and_the_trees_take_turns(clock):
     target, draft = TimedTarget(clock), TimedDraft(clock)
     sizes = []
-    target.forward = lambda tokens, *rest, f=target.forward, **named: (
-        sizes.append(len(tokens)) or f(tokens, *rest, **named)
-    )
+    pass_by = clock.pass_by
+
+    def noted(part, seconds, size):
+        sizes.extend([size] * (part == "target"))
+        pass_by(part, seconds, size)
+
+    clock.pass_by = noted
     (visit,) = time_round(target, draft, (1, 8), [0, 1, 2], 0, GREEDY)
     assert sizes == [1, 1, 8, 8] + [1, 8] * (STEPS - 1)  # the first of each warms up
     assert {size: len(seconds) for size, seconds in visit["target"].items()} == {1: STEPS, 8: STEPS}

@@ -13,9 +13,9 @@ from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
-from sequoia_cli.engine.grow import over_vocabulary
-from sequoia_cli.engine.layout import Layout
-from sequoia_cli.engine.model import LanguageModel, Output
+from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.proposals import Proposals
+from sequoia_cli.engine.target import ModelText, Output
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Watched:
     ) -> None:
         self._target, self._drafts = _SeenTarget(target), [_SeenDraft(draft) for draft in drafts]
         self._decoder = Decoder(
-            cast(LanguageModel, self._target),
+            self._target,
             cast(Sequence[Draft], self._drafts),
             tree,
             sampling,
@@ -69,72 +69,79 @@ class Watched:
     ) -> Iterator[Seen]:
         """The steps of one text, as they come."""
         generator = torch.Generator().manual_seed(seed)
+        draft_sampling = self._decoder.draft_sampling
         decoded = self._decoder.decode(prompt, max_new_tokens, eos_ids=eos_ids, generator=generator)
         for step in decoded:
             rows = list(step.path[: len(step.tokens)])
             proposed = tuple(
-                over_vocabulary(draft.columns, self._target.vocabulary, draft.ids)[0]
+                draft.proposals.probabilities(draft_sampling).over(self._target.vocabulary, 0)
                 for draft in self._drafts
-                if draft.columns is not None
+                if draft.proposals is not None
             )
-            children = len(self._decoder.layout(step.depth).tree.children[0]) if proposed else 0
+            children = len(self.tree.limited(step.depth).children[0]) if proposed else 0
             # A copy: what a forward over fixed buffers gives is overwritten by the next one.
             logits = self._target.logits[rows].clone()
             rank = next(iter(step.ranks), None)
             for draft in self._drafts:
-                draft.columns = None  # one that runs out of context gives none in the next step
+                draft.proposals = None  # one that runs out of context gives none in the next step
             yield Seen(step.tokens, logits, proposed, children, rank, step.depth, step.finish)
 
 
 class _SeenTarget:
-    """A target that remembers the logits of its last forward, and the prompt that its cache holds."""
+    """A target that remembers the logits of its last forward, and the text that it opened last."""
 
     def __init__(self, target: LanguageModel) -> None:
         self._target = target
-        self._capacity, self._cache = -1, cast(Any, None)
-        self._prompt: tuple[list[int], bool] | None = None
-        self._states: Tensor | None = None
+        self._key: tuple[object, ...] | None = None
+        self._text: ModelText | None = None
+        self._states: tuple[Tensor, ...] = ()
+        self.logits: Tensor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
 
-    def new_cache(self, capacity: int) -> Any:
-        """The cache of the text before, where that is as large."""
-        if capacity != self._capacity:
-            self._cache = None  # so that its rows can be used again
-            self._capacity, self._cache, self._prompt = capacity, self._target.new_cache(capacity), None
-        return self._cache
+    def open(
+        self, prompt: Tensor, capacity: int, taps: Sequence[int] = ()
+    ) -> tuple[_SeenText, tuple[Tensor, ...]]:
+        """As the target does; the same prompt again is not run again, but what followed it is forgotten."""
+        key = prompt.tolist(), capacity, taps
+        if self._text is None or self._key != key:
+            self._text = None  # so that its rows can be used again
+            self._text, self._states = self._target.open(prompt, capacity, taps)
+            self._key = key
+        self._text.rewind(len(prompt))
+        return _SeenText(self, self._text), self._states
 
-    def prefill(self, tokens: Tensor, cache: Any, *, hidden: bool = False) -> Tensor | None:
-        """As the target does; for the prompt that the cache begins with, only drop the rows after it."""
-        prompt = tokens.tolist(), hidden
-        if self._prompt == prompt:
-            cache.keep(len(tokens), ())
-        else:
-            cache.keep(0, ())
-            self._prompt, self._states = prompt, self._target.prefill(tokens, cache, hidden=hidden)
-        return self._states
 
-    def forward(self, *arguments: Any, **options: Any) -> Output:
-        """As the target does."""
-        output = self._target.forward(*arguments, **options)
-        self.logits = output.logits
+class _SeenText:
+    """A text that tells its target's logits."""
+
+    def __init__(self, target: _SeenTarget, text: ModelText) -> None:
+        self._target, self._text = target, text
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._text, name)
+
+    def run(self, parents: Sequence[int], tokens: Tensor, *, taps: Sequence[int] = ()) -> Output:
+        """As the text does."""
+        output = self._text.run(parents, tokens, taps=taps)
+        self._target.logits = output.logits
         return output
 
 
 class _SeenDraft:
-    """A draft that remembers what it gave for the root."""
+    """A draft that remembers what it proposed after the root."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self.columns: Tensor | None = None
+        self.proposals: Proposals | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._draft, name)
 
-    def expand(self, layout: Layout, level: int, tokens: Tensor, sampling: Sampling) -> Tensor:
+    def extend(self, parents: Sequence[int], tokens: Tensor) -> Proposals:
         """As the draft does."""
-        columns = self._draft.expand(layout, level, tokens, sampling)
-        if level == 0:
-            self.columns = columns.clone()
-        return columns
+        proposals = self._draft.extend(parents, tokens)
+        if parents[0] < 0:
+            self.proposals = Proposals(proposals.logits.clone(), proposals.ids)
+        return proposals

@@ -83,10 +83,10 @@ def write(
         tokens = torch.tensor([writer.tokens[-1] if writer else 0 for writer in writers], device=device)
         positions = torch.tensor([now - writer.start if writer else 0 for writer in writers], device=device)
         output = target.forward_rows(tokens, positions, cache, mask[:, : now + 1])
-        assert output.hidden is not None
+        (last,) = output.hidden
         if states is None:
-            states = output.hidden.new_empty(rows, length, output.hidden.shape[-1])
-        states[:, now] = output.hidden
+            states = last.new_empty(rows, length, last.shape[-1])
+        states[:, now] = last
         temperatures = torch.tensor([w.temperature if w else 0.0 for w in writers], device=device)
         uniforms = torch.rand(rows, generator=generator, dtype=torch.float64).to(device)
         chosen = _sample(output.logits, temperatures, uniforms).tolist()

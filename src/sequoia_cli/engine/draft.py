@@ -1,4 +1,4 @@
-"""Drafts: what proposes tokens for the tree, one level at a time."""
+"""Drafts: what proposes tokens for the tree."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sequoia_cli.engine.layout import Layout
-from sequoia_cli.engine.masks import Masks
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.proposals import Proposals
+from sequoia_cli.engine.target import ModelText
 from sequoia_cli.engine.upload import upload
-from sequoia_cli.engine.warp import Sampling, probabilities
 
 
 class Draft(Protocol):
     """What the decoding loop asks of a draft. It knows token ids only, and may have ids the target lacks.
 
-    A step calls `expand` for level 0, 1, ... of the tree that `layout` describes, then `commit` once.
+    In a step `extend` is called for the root first, then for nodes of its tree, parents before children; then
+    `commit` once. Nodes are numbered in the order in which `extend` is given them, the root 0.
     """
 
     #: Positions the draft has.
     context_limit: int
-    #: Whether `start` and `commit` are to be given the target's last hidden states.
-    reads_hidden: bool
-    #: (columns,) the target's id of each column of `expand`; None where the columns are the ids from 0.
-    ids: Tensor | None
+    #: The target's hidden states that `start` and `commit` are to be given (see `Target`).
+    taps: tuple[int, ...]
     #: What it computes in.
     dtype: torch.dtype
 
@@ -36,37 +34,33 @@ class Draft(Protocol):
     def compile(self, announce: Callable[[str], None]) -> bool:
         """Let its layers, which are fast, run compiled where that pays; returns whether some do."""
 
-    def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
+    def start(self, prompt: Tensor, capacity: int, hidden: Sequence[Tensor]) -> None:
         """Begin a text with the (tokens,) of `prompt`, of which the last is the first tree's root.
 
-        `capacity` bounds committed tokens and tree nodes together; `hidden` is (tokens - 1, hidden).
+        `capacity` bounds committed tokens and tree nodes together; `hidden` has (tokens - 1, width) for each
+        of `taps`, nothing where there are none.
         """
 
-    def expand(self, layout: Layout, level: int, tokens: Tensor, sampling: Sampling) -> Tensor:
-        """`probabilities` (nodes, vocabulary), float32 or wider, after the nodes `layout.expanded[level]`.
+    def extend(self, parents: Sequence[int], tokens: Tensor) -> Proposals:
+        """What may follow each of the next nodes, whose tokens are (nodes,). The root's parent is -1."""
 
-        `tokens` are the tokens of these nodes. The columns are `ids`; what has no column is never proposed.
-        """
+    def commit(self, path: Sequence[int], tokens: Sequence[int], hidden: Sequence[Tensor]) -> None:
+        """Take over the accepted nodes that the draft was given, root first, and the tokens after the root.
 
-    def commit(
-        self, layout: Layout, path: Sequence[int], tokens: Sequence[int], hidden: Tensor | None
-    ) -> None:
-        """Take over the accepted path (nodes, root first) and the token behind it, the next root.
-
-        `tokens` are those accepted behind the root, then the next root; `hidden` has the target's row behind
-        each of them. Where several drafts share a step, the path ends where it leaves this draft's own tree,
-        while `tokens` and `hidden` go on.
+        `tokens` are those accepted after the root, then the next root; `hidden` has the target's row after
+        the node before each of them, for each of `taps`. The path is empty where the draft was given nothing
+        in the step, and ends where the accepted one leaves the nodes that it was given.
         """
 
 
 class IndependentDraft:
     """A causal model of its own: it keeps its own cache and reads nothing of the target's.
 
-    Its cache holds the nodes that had children. An accepted leaf was never run, so it is run with the next
+    Its text holds the nodes that it was given. An accepted leaf was never run, so it is run with the next
     root, in one forward of two tokens.
     """
 
-    reads_hidden = False
+    taps: tuple[int, ...] = ()
 
     def __init__(self, model: LanguageModel, target_vocabulary: int, ids: Tensor | None = None) -> None:
         """`ids` are the target's ids of the rows of the model's head, where that was cut down to them."""
@@ -83,50 +77,36 @@ class IndependentDraft:
         """The model's layers."""
         return self.model.compile(announce)
 
-    def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
+    def start(self, prompt: Tensor, capacity: int, hidden: Sequence[Tensor]) -> None:
         """Run all but the prompt's last token."""
-        self._capacity = capacity
-        vars(self).pop("_cache", None)  # so that its rows can be used again
-        self._cache = self.model.new_cache(capacity)
-        self._masks: dict[tuple[Layout, int], Masks] = {}
+        vars(self).pop("_text", None)  # so that its rows can be used again
+        self._text: ModelText
+        self._text, _ = self.model.open(self._known(prompt[:-1]), capacity)
+        #: Committed tokens that were not run yet, the root last.
         self._pending = [int(prompt[-1])]
-        self.model.prefill(self._known(prompt[:-1]), self._cache)
-        self._committed = self._cache.length
+        self._before_root = 0
 
-    def expand(self, layout: Layout, level: int, tokens: Tensor, sampling: Sampling) -> Tensor:
-        """One forward over the level's nodes; the first also catches up with the committed tokens."""
-        model = self.model
-        if level == 0:
-            tokens = upload(self._pending, model.device)
-            first = self._committed
-            positions = torch.arange(first, first + len(tokens), device=model.device)
-            logits = model.forward(self._known(tokens), positions, self._cache, None).logits[-1:]
-            self._committed = self._cache.length - 1  # the root's row is the first of the tree
+    def extend(self, parents: Sequence[int], tokens: Tensor) -> Proposals:
+        """One forward; the root's also catches up with the committed tokens."""
+        if parents[0] < 0:
+            tokens = upload(self._pending, self.model.device)
+            self._before_root = len(tokens) - 1
+            parents = range(-1, self._before_root)
         else:
-            positions = torch.full((len(tokens),), self._committed + level, device=model.device)
-            masks = self._level_masks(layout, level)
-            logits = model.forward(self._known(tokens), positions, self._cache, masks).logits
+            parents = [self._before_root + parent for parent in parents]
+        logits = self._text.run(parents, self._known(tokens)).logits
         # Ids that the target lacks are cut off before they could take any probability.
-        return probabilities(logits[:, : self._columns], sampling)
+        rows = slice(-1, None) if parents[0] < 0 else slice(None)
+        return Proposals(logits[rows, : self._columns], self.ids)
 
-    def commit(
-        self, layout: Layout, path: Sequence[int], tokens: Sequence[int], hidden: Tensor | None
-    ) -> None:
-        """Keep the rows of the path's nodes; remember what was accepted but never run."""
-        if not layout.draft_slots:  # a step without speculation: nothing was run
+    def commit(self, path: Sequence[int], tokens: Sequence[int], hidden: Sequence[Tensor]) -> None:
+        """Keep the rows of the path; remember what was accepted but never run."""
+        if not path:
             self._pending += tokens
             return
-        slots = [layout.draft_slots[node] for node in path if node in layout.draft_slots]
-        self._cache.keep(self._committed, slots)
-        self._committed += len(slots)
-        self._pending = list(tokens[len(slots) - 1 :])
+        self._text.keep([*range(self._before_root), *(self._before_root + node for node in path)])
+        self._pending = list(tokens[len(path) - 1 :])
 
     def _known(self, tokens: Tensor) -> Tensor:
         """The tokens; those the draft has no embedding for become its last id: a guess, but no crash."""
         return tokens.clamp(max=self.model.vocabulary - 1)
-
-    def _level_masks(self, layout: Layout, level: int) -> Masks:
-        key = (layout, level)
-        if key not in self._masks:
-            self._masks[key] = self.model.masks(layout.draft_block(level), self._capacity)
-        return self._masks[key]

@@ -11,7 +11,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 
-from sequoia_cli.core.tree import chain
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.fast.block import FastBlock, Parts, Shared
 from sequoia_cli.engine.fast.capture import Capture, Recorder, cuda_graphs
@@ -23,10 +22,12 @@ from sequoia_cli.engine.fast.prepare import make_fast
 from sequoia_cli.engine.feature_model import FeatureModel, Rotation
 from sequoia_cli.engine.head import OutputHead
 from sequoia_cli.engine.integer.blocks import use_kernel
-from sequoia_cli.engine.layout import Layout, TreeMask
+from sequoia_cli.engine.masks import MaskCache, TreeMask
 from sequoia_cli.engine.model import prefill_pieces
+from sequoia_cli.engine.nodes import NodeBlock, chain_block, node_block
+from sequoia_cli.engine.proposals import Proposals
+from sequoia_cli.engine.target import LAST
 from sequoia_cli.engine.upload import upload
-from sequoia_cli.engine.warp import Sampling, probabilities
 
 
 class FeatureDraft:
@@ -37,7 +38,7 @@ class FeatureDraft:
     dropped, and the accepted tokens run again, with the next root, from the states the target has given.
     """
 
-    reads_hidden = True
+    taps: tuple[int, ...] = LAST
 
     def __init__(
         self,
@@ -75,67 +76,70 @@ class FeatureDraft:
         self._recorder = Recorder(capture, "the draft")
 
     @torch.inference_mode()
-    def start(self, prompt: Tensor, capacity: int, hidden: Tensor | None) -> None:
+    def start(self, prompt: Tensor, capacity: int, hidden: Sequence[Tensor]) -> None:
         """Run all but the prompt's last token; before the first there is no state, which reads as zeros."""
-        self._capacity = capacity
         vars(self).pop("_cache", None)  # so that its rows can be used again
         layers = self.model.config.layers
         self._cache = self._rows.lease(layers, capacity) if self._recorder else TreeCache(layers, capacity)
-        self._masks: dict[tuple[Layout, int], TreeMask] = {}
-        self._chains: dict[int, TreeMask] = {}
+        self._masks = MaskCache(self._mask, capacity)
         self._rotation = self.model.rotation(torch.arange(capacity + 1, device=prompt.device), self.dtype)
         before = torch.zeros(1, self.model.config.width, dtype=self.dtype, device=prompt.device)
-        if hidden is not None:
-            before = torch.cat((before, hidden))
+        before = torch.cat((before, *hidden))
         self._committed = 0
         for rows in prefill_pieces(len(prompt) - 1):
-            self._append(prompt[rows], before[rows], self._places(rows.start, rows.stop), None)
+            length = rows.stop - rows.start
+            positions = self._places(rows.start, rows.stop)
+            mask = self._mask(chain_block(length), rows.stop)
+            self._append(prompt[rows], before[rows], positions, mask if length > 1 else None)
             self._committed = rows.stop
         self._pending = prompt[-1:], before[-1:]
 
     @torch.inference_mode()
-    def expand(self, layout: Layout, level: int, tokens: Tensor, sampling: Sampling) -> Tensor:
-        """One pass over the level's nodes; the first also catches up with the committed tokens."""
-        if level == 0:
+    def extend(self, parents: Sequence[int], tokens: Tensor) -> Proposals:
+        """One pass; the root's also catches up with the committed tokens."""
+        if parents[0] < 0:
             tokens, before = self._pending
             positions = self._places(self._committed, self._committed + len(tokens))
-            self._predicted = self._run(tokens, before, positions, None)[-1:]
+            block = chain_block(len(tokens), tokens.device)
+            # A copy: over fixed buffers the next pass overwrites what this one gives.
+            predicted = self._states = self._run(tokens, before, positions, block)[-1:].clone()
             self._committed += len(tokens) - 1  # the root's row is the first of the tree
+            self._parents = [-1]
         else:
-            before = self._predicted[layout.parent_rows[level]]
-            positions = torch.full_like(tokens, self._committed + level)
-            self._predicted = self._run(tokens, before, positions, self._level_mask(layout, level))
-        return probabilities(self.head(self._predicted), sampling)
+            first = len(self._parents)
+            self._parents += parents
+            block = node_block(tuple(self._parents), first, tokens.device)
+            positions = self._committed + block.depths
+            predicted = self._run(tokens, self._states[block.parents], positions, block)
+            self._states = torch.cat((self._states, predicted))
+        return Proposals(self.head(predicted), self.ids)
 
-    def commit(
-        self, layout: Layout, path: Sequence[int], tokens: Sequence[int], hidden: Tensor | None
-    ) -> None:
+    def commit(self, path: Sequence[int], tokens: Sequence[int], hidden: Sequence[Tensor]) -> None:
         """Keep the root's row; the accepted tokens are to be run from the states that the target now has."""
-        assert hidden is not None
-        new = upload(tokens, hidden.device), hidden
-        if not layout.draft_slots:  # a step without speculation: nothing was run, the root is still to come
+        (states,) = hidden
+        new = upload(tokens, states.device), states
+        if not path:  # a step without speculation: nothing was run, the root is still to come
             self._pending = torch.cat((self._pending[0], new[0])), torch.cat((self._pending[1], new[1]))
             return
         self._committed += 1
         self._cache.keep(self._committed, [])
         self._pending = new
 
-    def _run(self, tokens: Tensor, before: Tensor, positions: Tensor, mask: TreeMask | None) -> Tensor:
-        """Predicted states (tokens, width) behind `tokens`; without a mask they are a chain."""
-        if not isinstance(self._cache, FixedCache):
+    def _run(self, tokens: Tensor, before: Tensor, positions: Tensor, block: NodeBlock) -> Tensor:
+        """Predicted states (tokens, width) after `tokens`."""
+        fixed = isinstance(self._cache, FixedCache)
+        mask = None
+        if fixed or not (block.is_chain and len(tokens) == 1):
+            mask = self._masks.of(block, self._cache.length + len(tokens))
+        if not fixed:
             return self._append(tokens, before, positions, mask)
-        assert self._recorder is not None
-        mask = mask or self._chain(len(tokens))
+        assert self._recorder is not None and mask is not None
         inputs = tokens, before, positions
         return run_fixed(self._cache, inputs, mask, self._recorder, "states", self._fixed)[0]
 
     def _append(self, tokens: Tensor, before: Tensor, positions: Tensor, mask: TreeMask | None) -> Tensor:
-        """The same over rows that are appended to the cache."""
-        length = self._cache.length + len(tokens)
-        if mask is not None:
-            allowed: Tensor | None = mask.over(length)
-        else:
-            allowed = _chain_mask(len(tokens), length, before) if len(tokens) > 1 else None
+        """The same over rows appended to the cache; without a mask a single row attends to all before it."""
+        allowed = mask.over(self._cache.length + len(tokens)) if mask else None
         rotation = Rotation(*(part[positions] for part in self._rotation))
         return self._pass(tokens, before, rotation, allowed, self._cache)
 
@@ -170,19 +174,8 @@ class FeatureDraft:
     def _places(self, first: int, end: int) -> Tensor:
         return torch.arange(first, end, device=self.head.weight.device)
 
-    def _chain(self, tokens: int) -> TreeMask:
-        if tokens not in self._chains:
-            self._chains[tokens] = self._mask(Layout(chain(tokens)).target_block())
-        return self._chains[tokens]
-
-    def _level_mask(self, layout: Layout, level: int) -> TreeMask:
-        key = (layout, level)
-        if key not in self._masks:
-            self._masks[key] = self._mask(layout.draft_block(level))
-        return self._masks[key]
-
-    def _mask(self, block: tuple[Tensor, Tensor, Tensor]) -> TreeMask:
-        return TreeMask(*block, capacity=self._capacity, dtype=self.dtype, device=self.head.weight.device)
+    def _mask(self, block: NodeBlock, capacity: int) -> TreeMask:
+        return TreeMask(block, capacity=capacity, dtype=self.dtype, device=self.head.weight.device)
 
 
 def _parts(index: int, layer: Any) -> Parts:
@@ -201,10 +194,3 @@ def _parts(index: int, layer: Any) -> Parts:
         out_of_mlp=matrix_named(layer, "down"),
         activation=ACT2FN["silu"],
     )
-
-
-def _chain_mask(tokens: int, length: int, like: Tensor) -> Tensor:
-    """(1, 1, tokens, length) additive mask of a chain behind what the cache holds."""
-    allowed = torch.ones(tokens, length, dtype=torch.bool, device=like.device).tril_(length - tokens)
-    mask = torch.zeros(1, 1, tokens, length, dtype=like.dtype, device=like.device)
-    return mask.masked_fill_(~allowed, torch.finfo(like.dtype).min)

@@ -2,111 +2,188 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
+from sequoia_cli.core.sampling import Sampling
+from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import Noise, top_children
-from sequoia_cli.engine.finite import finite_rows
-from sequoia_cli.engine.layout import Layout
-from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.merge import Rows
+from sequoia_cli.engine.proposals import Draw, Proposals, Proposed
 from sequoia_cli.engine.step import DRAFT, Stopwatch
-from sequoia_cli.engine.warp import Sampling
+from sequoia_cli.engine.upload import indices
 
-#: Children of each of (rows, vocabulary) probabilities, by counts and noise: a function of `engine/draw.py`.
-Draw = Callable[[Tensor, Sequence[int], Noise], list[Tensor]]
+
+class Shape(Protocol):
+    """What decides, level by level, which nodes a draft's trees have. One for each text.
+
+    Lossless is what does not let a node's place in the tree depend on the token drawn for it.
+    """
+
+    def start(self, layers: int) -> int:
+        """Begin a step whose tree has at most `layers` layers; returns the most nodes that it can have.
+
+        Both count the root.
+        """
+
+    def run(self, nodes: range) -> Sequence[int]:
+        """Of the new `nodes`, at first the root alone, those that the draft is to run, in order.
+
+        None of them ends the tree.
+        """
+
+    def children(self, nodes: Sequence[int], proposals: Proposals) -> Sequence[int]:
+        """The number of children of each of these nodes, after which the draft proposes that."""
+
+
+class FixedShape:
+    """The same tree in every step, cut off where a step has no room for all of it."""
+
+    def __init__(self, tree: TokenTree) -> None:
+        self._whole = self._tree = tree
+        self._cut: dict[int, TokenTree] = {}
+
+    def start(self, layers: int) -> int:
+        """See `Shape`."""
+        if layers not in self._cut:
+            self._cut[layers] = self._whole.limited(layers)
+        self._tree = self._cut[layers]
+        return self._tree.size
+
+    def run(self, nodes: range) -> Sequence[int]:
+        """The nodes that have children."""
+        level = self._tree.node_depths[nodes.start]
+        return self._tree.expanded[level] if level < len(self._tree.expanded) else ()
+
+    def children(self, nodes: Sequence[int], proposals: Proposals) -> Sequence[int]:
+        """As the tree has them."""
+        return [len(self._tree.children[node]) for node in nodes]
+
+
+@dataclass(frozen=True)
+class Level:
+    """Nodes that a draft has run together, and what their children were drawn from.
+
+    None where the children are the most probable ones: then nobody asks.
+    """
+
+    nodes: Sequence[int]
+    proposed: Proposed | None
 
 
 @dataclass(frozen=True)
 class Grown:
-    """Tokens of all nodes, (nodes,) on the device, and what children were drawn from.
+    """A draft's tree: tokens of all nodes, (nodes,) on the device.
 
-    `probs[level]` has the draft's probabilities after the nodes `layout.expanded[level]`; `finite`, a single
-    boolean on the device, says whether they are numbers.
+    `numbers` has the draft's number of each node that it ran; `finite`, a single boolean on the device, says
+    whether all of its logits are finite.
     """
 
+    tree: TokenTree
     tokens: Tensor
-    probs: list[Tensor]
+    levels: Sequence[Level]
+    numbers: dict[int, int]
     finite: Tensor
 
-    def rows(self, layout: Layout) -> dict[int, Tensor]:
-        """The probabilities behind each expanded node."""
-        levels = zip(layout.expanded, self.probs, strict=True)
-        return {node: row for nodes, probs in levels for node, row in zip(nodes, probs, strict=True)}
+    def probs(self, node: int, vocabulary: int) -> Tensor | None:
+        """The (vocabulary,) probabilities that a node's children were drawn from; None if picked."""
+        for level in self.levels:
+            if node in level.nodes:
+                return level.proposed and level.proposed.over(vocabulary, level.nodes.index(node))
+        raise KeyError(node)
+
+    def rows(self, vocabulary: int) -> Rows:
+        """The same by node, each computed where it is asked for."""
+        return _Rows(self, vocabulary)
+
+    def all_probs(self, vocabulary: int) -> Tensor:
+        """The same (nodes, vocabulary) of all nodes that the draft ran, in this order."""
+        parts = [level.proposed.over(vocabulary) for level in self.levels if level.proposed is not None]
+        return torch.cat(parts) if parts else torch.empty(0, vocabulary, device=self.tokens.device)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    grown: Grown
+    vocabulary: int
+
+    def __getitem__(self, node: int) -> Tensor | None:
+        return self.grown.probs(node, self.vocabulary)
 
 
 def grow(
     draft: Draft,
-    target: LanguageModel,
-    layout: Layout,
+    shape: Shape,
+    size: int,
     root: int,
+    vocabulary: int,
+    device: torch.device,
     sampling: Sampling,
     noise: Noise,
-    watch: Stopwatch,
     draw: Draw,
+    watch: Stopwatch,
 ) -> Grown:
-    """Let a draft propose a tree behind the token `root`; each level is a lap `DRAFT`.
+    """Let a draft propose a tree of at most `size` nodes after the token `root`; each level is a lap `DRAFT`.
 
-    `noise` has a number in [0, 1) for each node, or is a generator on the device. `sampling` is the draft's,
-    `draw` how children are drawn from its probabilities.
+    `shape` has been told to start. `vocabulary` and `device` are the target's. `noise` has a number in [0, 1)
+    for each node, or is a generator on the device. `sampling` is the draft's, `draw` how children are drawn
+    from its probabilities.
     """
-    tree = layout.tree
-    tokens = torch.full((tree.size,), root, dtype=torch.long, device=target.device)
-    levels, finite = [], []
-    for level, nodes in enumerate(layout.expanded):
-        probs = draft.expand(layout, level, tokens[layout.expanded_rows[level]], sampling)
-        runs = [tree.children[node] for node in nodes]
-        finite.append(finite_rows(probs))
-        drawn, probs = pick_children(
-            probs,
-            layout.child_counts[level],
-            _of_children(noise, runs) if isinstance(noise, Tensor) else noise,
-            target.vocabulary,
-            draw,
-            draft.ids,
+    tokens = torch.full((size,), root, dtype=torch.long, device=device)
+    parents, numbers = [-1], {-1: -1}
+    levels: list[Level] = []
+    finite: list[Tensor] = []
+    nodes = shape.run(range(1))
+    while nodes:
+        proposals = draft.extend(
+            [numbers[parents[node]] for node in nodes], tokens[indices(tuple(nodes), device)]
         )
-        # The children of a level's nodes, one after the other, are the next level.
-        tokens[runs[0].start : runs[-1].stop] = torch.cat(drawn)
-        levels.append(probs)
+        for node in nodes:
+            numbers[node] = len(numbers) - 1
+        counts = shape.children(nodes, proposals)
+        first = len(parents)
+        parents += [node for node, count in zip(nodes, counts, strict=True) for _ in range(count)]
+        if len(parents) > first:
+            uniforms = _of_children(noise, counts, first) if isinstance(noise, Tensor) else noise
+            drawn, proposed, numbers_are_finite = _draw(
+                proposals, counts, uniforms, vocabulary, sampling, draw
+            )
+            tokens[first : len(parents)] = torch.cat(drawn)
+            levels.append(Level(nodes, proposed))
+            finite.append(numbers_are_finite)
+        nodes = shape.run(range(first, len(parents))) if len(parents) > first else ()
         watch.lap(DRAFT)
-    return Grown(tokens, levels, torch.cat(finite).all() if finite else tokens.new_ones((), dtype=torch.bool))
+    del numbers[-1]
+    tree = TokenTree(tuple(parents))
+    all_finite = torch.cat(finite).all() if finite else tokens.new_ones((), dtype=torch.bool)
+    return Grown(tree, tokens[: tree.size], levels, numbers, all_finite)
 
 
-def _of_children(uniforms: Tensor, runs: Sequence[range]) -> Tensor:
-    """(runs, longest) numbers of the nodes of each run."""
-    table = torch.zeros(len(runs), max(map(len, runs)), dtype=torch.float64)
-    for row, run in enumerate(runs):
-        table[row, : len(run)] = uniforms[run.start : run.stop]
-    return table
-
-
-def pick_children(
-    probs: Tensor,
+def _draw(
+    proposals: Proposals,
     counts: Sequence[int],
     noise: Noise,
     vocabulary: int,
+    sampling: Sampling,
     draw: Draw,
-    ids: Tensor | None = None,
-) -> tuple[list[Tensor], Tensor]:
-    """Children of a level's nodes, and the probabilities (nodes, vocabulary) they were drawn from.
-
-    The columns are the draft's `ids`; the target's other ids, up to its `vocabulary`, have probability 0.
-    Where the most probable are picked nobody asks for probabilities, and the columns may be returned as they
-    are.
-    """
-    if draw is top_children and ids is not None and max(counts) <= len(ids):
-        return [ids[picked] for picked in top_children(probs, counts)], probs
-    probs = over_vocabulary(probs, vocabulary, ids)
-    return draw(probs, counts, noise), probs
+) -> tuple[list[Tensor], Proposed | None, Tensor]:
+    """Children of a level's nodes, what they were drawn from, and whether that is finite, (nodes,)."""
+    if draw is top_children:
+        drawn, finite = proposals.top(counts, vocabulary)
+        return drawn, None, finite
+    proposed = proposals.probabilities(sampling)
+    return proposed.children(counts, noise, vocabulary, draw), proposed, proposed.finite
 
 
-def over_vocabulary(probs: Tensor, vocabulary: int, ids: Tensor | None) -> Tensor:
-    """A draft's columns, which are its `ids`, as (nodes, vocabulary); it never proposes the other ids."""
-    if ids is not None:
-        return probs.new_zeros(len(probs), vocabulary).index_copy_(1, ids, probs)
-    missing = vocabulary - probs.shape[-1]
-    return pad(probs, (0, missing)) if missing > 0 else probs
+def _of_children(uniforms: Tensor, counts: Sequence[int], first: int) -> Tensor:
+    """(nodes, most) numbers of the children of each node, which are numbered from `first` on."""
+    table = torch.zeros(len(counts), max(counts), dtype=torch.float64)
+    for row, count in enumerate(counts):
+        table[row, :count] = uniforms[first : first + count]
+        first += count
+    return table

@@ -13,6 +13,7 @@ from sequoia_cli.engine.fast.linear import AnyLinear, FastLinear
 from sequoia_cli.engine.fast.matrix import Matrix
 from sequoia_cli.engine.integer.linear import IntegerLinear
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.target import LAST
 from sequoia_cli.errors import BadInput
 
 
@@ -85,12 +86,10 @@ def output_head(model: LanguageModel, name: str) -> OutputHead:
     cap = getattr(config, "final_logit_softcapping", None)
     head = OutputHead(**parts, scale=float(scale), cap=cap)
     tokens = torch.arange(8, device=model.device) % model.vocabulary
-    output = model.forward(
-        tokens, torch.arange(8, device=model.device), model.new_cache(8), None, hidden=True
-    )
-    assert output.hidden is not None
-    if output.hidden.shape[-1] == head.width:
-        logits = head(output.hidden).float()
+    output = model.forward(tokens, torch.arange(8, device=model.device), model.new_cache(8), None, taps=LAST)
+    (states,) = output.hidden
+    if states.shape[-1] == head.width:
+        logits = head(states).float()
         tolerance = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
         if (logits - output.logits.float()).abs().max() <= tolerance * output.logits.float().abs().max():
             return head

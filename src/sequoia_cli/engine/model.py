@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from sequoia_cli.core.tree import chain
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.fast.capture import Capture, Recorder, cuda_graphs
 from sequoia_cli.engine.fast.compiled import compile_blocks
@@ -23,8 +22,9 @@ from sequoia_cli.engine.fast.tried import changed_by, trial_texts
 from sequoia_cli.engine.integer.blocks import use_kernel
 from sequoia_cli.engine.integer.linear import unrounded
 from sequoia_cli.engine.integer.quantise import is_quantised
-from sequoia_cli.engine.layout import Layout, MaskArgument
-from sequoia_cli.engine.masks import Masks
+from sequoia_cli.engine.masks import MaskArgument, Masks
+from sequoia_cli.engine.nodes import NodeBlock, chain_block
+from sequoia_cli.engine.target import LAST, ModelText, Output
 from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
 
 #: A prompt is run in pieces of this many tokens (see `prefill_pieces`).
@@ -32,17 +32,6 @@ PREFILL_TOKENS = 512
 
 #: Tokens of the trial that replaying is put to.
 _TRIAL_TOKENS = 6
-
-
-class Output(NamedTuple):
-    """Logits (rows, vocabulary), and the last hidden states (rows, hidden) where they were asked for."""
-
-    logits: Tensor
-    hidden: Tensor | None
-
-    def of_text(self, index: int) -> Output:
-        """One text of a batch of them."""
-        return Output(self.logits[index], self.hidden[index] if self.hidden is not None else None)
 
 
 class LanguageModel:
@@ -137,9 +126,16 @@ class LanguageModel:
             return self._rows.lease(self.config.num_hidden_layers, capacity)
         return TreeCache(self.config.num_hidden_layers, capacity)
 
-    def masks(self, block: tuple[Tensor, Tensor, Tensor], capacity: int) -> Masks:
-        """The masks of a block of nodes (see `Layout`) for each kind of attention layer this model has."""
+    def masks(self, block: NodeBlock, capacity: int) -> Masks:
+        """The masks of a block of nodes for each kind of attention layer this model has."""
         return Masks(self.config, block, capacity, self.dtype, self.device)
+
+    def open(
+        self, prompt: Tensor, capacity: int, taps: Sequence[int] = ()
+    ) -> tuple[ModelText, tuple[Tensor, ...]]:
+        """A text that begins with `prompt`, and the states that `taps` ask for (see `Target`)."""
+        text = ModelText(self, capacity)
+        return text, text.begin(prompt, taps)
 
     @torch.inference_mode()
     def forward(
@@ -149,61 +145,63 @@ class LanguageModel:
         cache: TreeCache,
         masks: Masks | None,
         *,
-        hidden: bool = False,
+        taps: Sequence[int] = (),
     ) -> Output:
-        """Run `tokens` at `positions`, both (rows,), behind what `cache` holds, and add their rows to it.
+        """Run `tokens` at `positions`, both (rows,), after what `cache` holds, and add their rows to it.
 
-        Without `masks` the tokens are a chain behind the prefix.
+        Without `masks` the tokens are a chain after the prefix.
         """
         if masks is None and (isinstance(cache, FixedCache) or len(tokens) > 1):
             masks = self._chain(len(tokens), cache)
         if isinstance(cache, FixedCache) and masks:
-            return self._run_fixed(tokens, positions, cache, masks, hidden)
+            return self._run_fixed(tokens, positions, cache, masks, taps)
         mask = masks.over(cache.length + len(tokens)) if masks else None
-        return self._run(tokens[None], positions[None], cache, mask, hidden, 0).of_text(0)
+        return self._run(tokens[None], positions[None], cache, mask, taps, 0).of_text(0)
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, cache: TreeCache, *, hidden: bool = False) -> Tensor | None:
-        """Run a prompt of (tokens,) into an empty cache; returns its hidden states if asked for."""
-        states = []
+    def prefill(self, tokens: Tensor, cache: TreeCache, *, taps: Sequence[int] = ()) -> tuple[Tensor, ...]:
+        """Run a prompt of (tokens,) into an empty cache; returns its states (tokens, hidden) by tap.
+
+        Of a prompt without tokens there are none.
+        """
+        pieces = []
         for rows in prefill_pieces(len(tokens)):
             positions = torch.arange(rows.start, rows.stop, device=self.device)
-            output = self._run(tokens[None, rows], positions[None], cache, None, hidden, 1).of_text(0)
-            if output.hidden is not None:
-                states.append(output.hidden)
-        return torch.cat(states) if states else None
+            output = self._run(tokens[None, rows], positions[None], cache, None, taps, 1).of_text(0)
+            pieces.append(output.hidden)
+        return tuple(torch.cat(states) for states in zip(*pieces, strict=True))
 
     @torch.inference_mode()
     def forward_rows(self, tokens: Tensor, positions: Tensor, cache: TreeCache, attended: Tensor) -> Output:
         """Run one token of each of many texts side by side: `tokens` and `positions` are (rows,).
 
-        `attended` is (rows, cache length + 1), 1 where a row's text may look. Hidden states come along.
+        `attended` is (rows, cache length + 1), 1 where a row's text may look. The output has the last hidden
+        states as well.
         """
-        output = self._run(tokens[:, None], positions[:, None], cache, attended, True, 0)
-        assert output.hidden is not None
-        return Output(output.logits[:, 0], output.hidden[:, 0])
+        output = self._run(tokens[:, None], positions[:, None], cache, attended, LAST, 0)
+        return Output(output.logits[:, 0], tuple(states[:, 0] for states in output.hidden))
 
     def _chain(self, length: int, cache: TreeCache) -> Masks:
         if length not in cache.chain_masks:
-            cache.chain_masks[length] = self.masks(Layout(chain(length)).target_block(), cache.capacity)
+            cache.chain_masks[length] = self.masks(chain_block(length), cache.capacity)
         return cache.chain_masks[length]
 
     def _run_fixed(
-        self, tokens: Tensor, positions: Tensor, cache: FixedCache, masks: Masks, hidden: bool
+        self, tokens: Tensor, positions: Tensor, cache: FixedCache, masks: Masks, taps: Sequence[int]
     ) -> Output:
         inner = cache.rows.inner
 
         def forward() -> Forward:
             def run(tokens: Tensor, positions: Tensor, mask: MaskArgument) -> tuple[Tensor, ...]:
-                output = self._run(tokens[None], positions[None], inner, mask, hidden, 0).of_text(0)
-                return tuple(part for part in output if part is not None)
+                output = self._run(tokens[None], positions[None], inner, mask, taps, 0).of_text(0)
+                return output.logits, *output.hidden
 
             return run
 
         assert self.recorder is not None
-        name = "logits and hidden states" if hidden else "logits"
+        name = f"logits and states {', '.join(map(str, taps))}" if taps else "logits"
         logits, *states = run_fixed(cache, (tokens, positions), masks, self.recorder, name, forward)
-        return Output(logits, states[0] if hidden else None)
+        return Output(logits, tuple(states))
 
     def _run(
         self,
@@ -211,7 +209,7 @@ class LanguageModel:
         positions: Tensor,
         cache: Cache,
         mask: MaskArgument | None,
-        hidden: bool,
+        taps: Sequence[int],
         keep: int,
     ) -> Output:
         """(texts, rows) of tokens in; logits and hidden states (texts, rows, ...) out."""
@@ -220,10 +218,10 @@ class LanguageModel:
             arguments["position_ids"] = positions
         if self._keeps_logits:
             arguments["logits_to_keep"] = keep
-        if hidden:
+        if taps:
             arguments["output_hidden_states"] = True
         output = self.model(input_ids=tokens, **arguments)
-        return Output(output.logits, output.hidden_states[-1] if hidden else None)
+        return Output(output.logits, tuple(output.hidden_states[tap] for tap in taps))
 
 
 def rounding(dtype: torch.dtype, layers: int, quantised: bool = False) -> float:

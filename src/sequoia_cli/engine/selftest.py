@@ -15,8 +15,8 @@ from transformers import PreTrainedConfig
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.integer.linear import unrounded
 from sequoia_cli.engine.integer.quantise import is_quantised
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.target import ModelText
 from sequoia_cli.errors import BadInput, SequoiaError, out_of_memory
 
 _TREE = TokenTree((-1, 0, 0, 1, 1, 2, 4))
@@ -139,17 +139,13 @@ def _plain_logits(model: LanguageModel) -> Tensor:
 def _tree_logits(model: LanguageModel, name: str, seed: int) -> Tensor:
     """The same (nodes + 1, vocabulary) by a tree after a prefix, and a token after what a commit kept."""
     prefix, nodes, last = _tokens(model, seed)
-    layout, capacity = Layout(_TREE), _PREFIX + _TREE.size + 2
-    cache = model.new_cache(capacity)
-    masks = model.masks(layout.target_block(), capacity)
-    model.prefill(prefix, cache)
-    if cache.length != _PREFIX:
+    text = ModelText(model, _PREFIX + _TREE.size + 2)
+    text.begin(prefix)
+    if text.rows != _PREFIX:
         raise _refusal(model, name, "it does not keep its keys and values in the cache it is given")
-    positions = (_PREFIX + layout.node_depths).to(model.device)
-    tree_logits = model.forward(nodes, positions, cache, masks).logits
-    cache.keep(_PREFIX, _ACCEPTED)
-    after = torch.tensor([_PREFIX + len(_ACCEPTED)], device=model.device)
-    return torch.cat((tree_logits, model.forward(last, after, cache, None).logits[-1:]))
+    tree_logits = text.run(_TREE.parents, nodes).logits
+    text.keep(_ACCEPTED)
+    return torch.cat((tree_logits, text.run((-1,), last).logits[-1:]))
 
 
 def _least_error(model: LanguageModel, name: str, allowed: float) -> float:

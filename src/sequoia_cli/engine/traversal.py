@@ -70,5 +70,6 @@ class _Asked:
 
     def _each_child(self, offered: Sequence[Drawn]) -> Iterator[int]:
         for probs, children in offered:
+            assert probs is not None
             self.trial.turn_to(probs)
             yield from children

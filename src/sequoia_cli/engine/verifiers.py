@@ -9,8 +9,8 @@ from functools import partial
 from torch import Tensor
 
 from sequoia_cli.engine.draw import draw_children, draw_independently, top_children
-from sequoia_cli.engine.grow import Draw
 from sequoia_cli.engine.k_sequential import KSequential
+from sequoia_cli.engine.proposals import Draw
 from sequoia_cli.engine.traversal import verify_leaf_first
 from sequoia_cli.engine.trial import Trial
 from sequoia_cli.engine.verify import Drawn, Rule, Verdict, verify, verify_matching

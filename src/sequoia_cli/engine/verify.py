@@ -31,9 +31,12 @@ class Verdict:
 
 
 class Drawn(NamedTuple):
-    """Children of one node, in the order in which one draft drew them from `probs`."""
+    """Children of one node, in the order in which one draft drew them from `probs`, (vocabulary,).
 
-    probs: Tensor
+    None where they were not drawn but picked, for a rule that does not ask.
+    """
+
+    probs: Tensor | None
     children: Sequence[int]
 
 
@@ -127,6 +130,7 @@ def _accepted(
 ) -> int | None:
     """The child that passes its test first, if one does."""
     for probs, children in drawn:
+        assert probs is not None
         trial.turn_to(probs)
         for child in children:
             if uniforms[child] < trial.chance(tokens[child]):

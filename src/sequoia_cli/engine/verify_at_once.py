@@ -14,7 +14,6 @@ from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draw import draw_rows
 from sequoia_cli.engine.fast.capture import Buffered, Recorder
 from sequoia_cli.engine.finite import NotFinite, finite_rows
-from sequoia_cli.engine.layout import Layout
 from sequoia_cli.engine.verify import Verdict
 from sequoia_cli.engine.warp import Sampling, probabilities
 
@@ -82,10 +81,12 @@ def judge(families: Families, target: Tensor, draft: Tensor, tokens: Tensor, uni
 
 
 class Judge:
-    """`judge` for the trees of one layout, from logits; recorded where the target's forwards are."""
+    """`judge` for trees of one shape, from logits; recorded where the target's forwards are."""
 
-    def __init__(self, layout: Layout, sampling: Sampling, recorder: Recorder | None) -> None:
-        families = Families(layout.tree, layout.device)
+    def __init__(
+        self, tree: TokenTree, device: torch.device, sampling: Sampling, recorder: Recorder | None
+    ) -> None:
+        families = Families(tree, device)
 
         def run(logits: Tensor, draft: Tensor, tokens: Tensor, uniforms: Tensor) -> tuple[Tensor, ...]:
             return (judge(families, probabilities(logits, sampling), draft, tokens, uniforms),)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from sequoia_cli.core.sampling import Sampling
+
+#: A target's distribution (vocabulary,) after a text, from its logits (vocabulary,) there and the text's ids.
+Distribution = Callable[[Tensor, Sequence[int]], Tensor]
 
 #: How many of the most probable tokens a nucleus is looked for in before all are sorted.
 _NUCLEUS_CANDIDATES = 1024

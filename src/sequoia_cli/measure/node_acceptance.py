@@ -6,34 +6,26 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from sequoia_cli.engine.draw import draw, top_children
-from sequoia_cli.engine.grow import over_vocabulary, pick_children
+from sequoia_cli.engine.draw import draw
 from sequoia_cli.engine.k_sequential import KSequential
+from sequoia_cli.engine.proposals import Proposals
 from sequoia_cli.engine.trial import Trial
 from sequoia_cli.engine.verifiers import NAIVE, SPECINFER, SPECTR
 from sequoia_cli.measure.acceptance_counts import AcceptanceSettings, NodeAcceptance
 
 
 def node_acceptance(
-    target: Tensor,
-    columns: Tensor,
-    ids: Tensor | None,
-    token: int,
-    settings: AcceptanceSettings,
-    uniforms: Tensor,
+    target: Tensor, proposals: Proposals, token: int, settings: AcceptanceSettings, uniforms: Tensor
 ) -> NodeAcceptance:
-    """Acceptance of children drawn from a draft's proposal, where the text has `token`.
+    """Acceptance of children drawn from a draft's proposals after one node, where the text has `token`.
 
-    `target` (vocabulary,) is the target's distribution; `columns` (1, columns) is the draft's, over its
-    `ids`. `uniforms` (ranks,) are for rules that have to draw. With a greedy target, or the naive rule, the
-    children are the draft's most probable tokens.
+    `target` (vocabulary,) is the target's distribution; `uniforms` (ranks,) are for rules that have to draw.
+    With a greedy target, or the naive rule, the children are the draft's most probable tokens.
     """
     if settings.sampling.greedy or settings.verifier is NAIVE:
-        (children,), _ = pick_children(
-            columns, (settings.ranks,), uniforms[None], len(target), top_children, ids
-        )
+        (children,), _ = proposals.top((settings.ranks,), len(target))
         return matched_acceptance(target, children.tolist(), token)
-    proposed = over_vocabulary(columns, len(target), ids)[0]
+    proposed = proposals.probabilities(settings.draft_sampling).over(len(target), 0)
     if settings.verifier is SPECTR:
         return k_sequential_acceptance(target, proposed, token, settings.ranks)
     replacement = settings.verifier is SPECINFER

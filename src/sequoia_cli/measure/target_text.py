@@ -10,21 +10,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sequoia_cli.core.tree import chain
-from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import draw
 from sequoia_cli.engine.finite import finite_rows, not_finite
-from sequoia_cli.engine.layout import Layout
-from sequoia_cli.engine.model import LanguageModel
+from sequoia_cli.engine.target import Target, TargetText
 from sequoia_cli.engine.warp import probabilities
 from sequoia_cli.measure.acceptance_counts import AcceptanceSettings, StepAcceptance, overlapping_steps
 from sequoia_cli.measure.node_acceptance import node_acceptance
 
 
 def acceptance_along(
-    target: LanguageModel,
+    target: Target,
     draft: Draft,
     prompt: Sequence[int],
     settings: AcceptanceSettings,
@@ -46,33 +43,31 @@ def acceptance_along(
     count = min(settings.new_tokens - 1, context - len(prompt))
     if count < 1:
         return []
-    levels = min(settings.depths, count) if draft.reads_hidden else 1
-    layouts = [Layout(chain(level + 1), target.device) for level in range(levels + 1)]
+    levels = min(settings.depths, count) if draft.taps else 1
     capacity = len(prompt) + count + levels
-    cache = target.new_cache(capacity)
     prompt_ids = torch.tensor(list(prompt), device=target.device)
-    states = target.prefill(prompt_ids[:-1], cache, hidden=draft.reads_hidden)
+    written, states = target.open(prompt_ids[:-1], capacity, draft.taps)
     draft.start(prompt_ids, capacity, states)
 
-    text = islice(_write(target, cache, prompt[-1], draft, settings, eos_ids, generator), count)
+    text = islice(_write(target, written, prompt[-1], draft, settings, eos_ids, generator), count)
     ahead = deque(islice(text, levels))
     steps: list[StepAcceptance] = []
     while ahead:
-        layout, nodes = layouts[len(ahead)], []
+        nodes = []
         for level, token in enumerate(ahead):
             root = torch.tensor([token.root], device=target.device)
-            columns = draft.expand(layout, level, root, settings.draft_sampling)
-            if not bool(finite_rows(columns)):
+            proposals = draft.extend((level - 1,), root)
+            if not bool(proposals.finite):
                 raise not_finite(
                     "draft", draft.dtype, f"token {len(prompt) + len(steps) + level + 1} of the text"
                 )
             uniforms = torch.rand(settings.ranks, generator=generator, dtype=torch.float64)
-            nodes.append(node_acceptance(token.probs, columns, draft.ids, token.id, settings, uniforms))
+            nodes.append(node_acceptance(token.probs, proposals, token.id, settings, uniforms))
         steps.append(tuple(nodes))
         token = ahead.popleft()
-        draft.commit(layout, (0,), (token.id,), token.hidden)
+        draft.commit((0,), (token.id,), token.hidden)
         ahead.extend(islice(text, 1))
-    if draft.reads_hidden:
+    if draft.taps:
         return steps
     return overlapping_steps([node for (node,) in steps], settings.depths)
 
@@ -80,18 +75,18 @@ def acceptance_along(
 class _Token(NamedTuple):
     """A token of the text: its `id`, and the token before it, `root`.
 
-    `probs` (vocabulary,) and `hidden` are the target's distribution and hidden state after `root`.
+    `probs` (vocabulary,) and `hidden` are the target's distribution and hidden states after `root`.
     """
 
     root: int
     id: int
     probs: Tensor
-    hidden: Tensor | None
+    hidden: tuple[Tensor, ...]
 
 
 def _write(
-    target: LanguageModel,
-    cache: TreeCache,
+    target: Target,
+    text: TargetText,
     root: int,
     draft: Draft,
     settings: AcceptanceSettings,
@@ -101,11 +96,11 @@ def _write(
     """Generate a text after `root`, token by token, up to an end-of-text id."""
     while True:
         tokens = torch.tensor([root], device=target.device)
-        position = torch.tensor([cache.length], device=target.device)
-        output = target.forward(tokens, position, cache, None, hidden=draft.reads_hidden)
+        output = text.run((-1,), tokens, taps=draft.taps)
+        text.keep((0,))
         probs = probabilities(output.logits[0], settings.sampling)
         if not bool(finite_rows(probs[None])):
-            raise not_finite("target", target.dtype, f"token {cache.length + 1} of the text")
+            raise not_finite("target", target.dtype, f"token {text.length + 1} of the text")
         uniform = torch.rand(1, generator=generator, dtype=torch.float64)
         token = draw(probs, float(uniform))
         yield _Token(root, token, probs, output.hidden)

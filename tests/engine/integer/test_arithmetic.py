@@ -1,5 +1,6 @@
 """Weights and inputs as 8-bit numbers: what they are, and that their products are those of integers."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -44,6 +45,16 @@ def test_rounded_weights_are_rounded_to_themselves():
 def test_a_row_of_zeros_stays_one():
     numbers, scales = round_weight(torch.zeros(2, 4))
     assert not (numbers * scales[:, None]).any()
+
+
+def test_inputs_are_rounded_as_single_precision_says_to_the_last_bit():
+    # 127 / peak and the product each round once. A reciprocal times 127 rounds twice, and sends one value in
+    # 100,000 to the other of two numbers.
+    inputs = torch.randn(20_000, GROUP, generator=torch.Generator().manual_seed(0))
+    numbers, _ = round_inputs(inputs)
+    rows = inputs.numpy()
+    factors = np.float32(127) / np.abs(rows).max(-1, keepdims=True)
+    assert np.array_equal(numbers[:, 0].numpy(), np.rint(rows * factors))
 
 
 def test_inputs_are_within_half_a_step_of_what_they_were_in_each_group():

@@ -82,7 +82,7 @@ def test_a_session_decodes_with_a_loaded_draft(ids, dtype, target, draft):
 def test_both_kinds_of_drafts_load_beside_each_other(target, draft, tmp_path):
     loaded = pair(target, draft, save(tmp_path / "small", seed=2))
     model = LanguageModel(loaded.target)
-    assert [make_draft(each, model).reads_hidden for each in loaded.drafts] == [True, False]
+    assert [make_draft(each, model).taps for each in loaded.drafts] == [(-1,), ()]
 
 
 @pytest.mark.parametrize(

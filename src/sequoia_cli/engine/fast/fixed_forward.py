@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sequoia_cli.engine.fast.capture import Buffered, Recorder
 from sequoia_cli.engine.fast.fixed_cache import FixedCache, Place
-from sequoia_cli.engine.layout import MaskArgument
+from sequoia_cli.engine.masks import MaskArgument
 
 #: From the inputs (rows, ...) and a mask, results (rows, ...). It may look at nothing else that changes.
 Forward = Callable[..., tuple[Tensor, ...]]

@@ -39,7 +39,8 @@ def round_inputs(inputs: Tensor) -> tuple[Tensor, Tensor]:
     filled[:, :width] = inputs
     grouped = filled.view(rows, -1, GROUP)
     peaks = grouped.abs().amax(-1)
-    factors = torch.where(peaks > 0, LARGEST / peaks, 0)
+    # A number over a tensor is its reciprocal times the number in torch, which rounds twice.
+    factors = torch.where(peaks > 0, torch.full_like(peaks, LARGEST) / peaks, 0)
     numbers = torch.round(grouped * factors[..., None]).nan_to_num_(0).clamp_(-LARGEST, LARGEST)
     return numbers, peaks / LARGEST + (grouped * 0).sum(-1)
 
