@@ -15,8 +15,8 @@ from pathlib import Path
 from pytest import MonkeyPatch
 
 from sequoia_cli.check.findings import Findings
-from sequoia_cli.check.reference import OwnForward
-from sequoia_cli.check.run import Check, Prompted, Subject, long_prompt
+from sequoia_cli.check.reference import TransformersReference
+from sequoia_cli.check.run import Check, NamedPrompt, Subject, long_prompt
 from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.paths import shipped
 from sequoia_cli.core.plan import TreePlan
@@ -51,9 +51,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200)
     options = parser.parse_args()
     session = opened(["smollm2-draft"], options.dtype, "compiled")
-    reference = OwnForward(opened([], options.dtype, "plain").target.model)
+    reference = TransformersReference(opened([], options.dtype, "plain").target.model)
     prompts = [
-        Prompted(prompt.id, session.encode(prompt, raw=False)) for prompt in load_prompts(None).prompts
+        NamedPrompt(prompt.id, session.encode(prompt, raw=False)) for prompt in load_prompts(None).prompts
     ]
     tree = TreePlan.from_document(read_document(shipped("trees", "smollm2_cpu.json"))).tree
     subject = Subject(session.target, session.drafts, tree, Sampling(1.0), Sampling(1.0), session.eos_ids)

@@ -27,7 +27,7 @@ from sequoia_cli.check.betting import (
     cells_wealth,
     event_wealth,
     holm,
-    mixed,
+    mixture,
 )
 from sequoia_cli.check.tally import BINS
 
@@ -83,7 +83,7 @@ def wealth_of_ranks(uniforms: Array, used: NDArray[np.bool_]) -> Array:
     bins = (uniforms * BINS).astype(int)
     counts = np.stack([(used & (bins == at)).sum(1) for at in range(BINS)], 1).astype(float)
     uniform = np.full(BINS, 1 / BINS)
-    return mixed(cells_wealth(counts, uniform, counts @ np.log(uniform)))
+    return mixture(cells_wealth(counts, uniform, counts @ np.log(uniform)))
 
 
 def wealth_of_events(came: NDArray[np.bool_], chance: Array, used: NDArray[np.bool_] | None = None) -> Array:
@@ -113,7 +113,7 @@ def _chunk(
         first_places, second_places = random.random(shape), random.random(shape)
         first, everywhere = context.tokens(first_places), np.ones(shape, dtype=bool)
         same_step = random.random(shape) < np.minimum(1, context.proposed / context.probs)[first]
-        tests.append(mixed(wealth_of_cells(context, first, everywhere, SAMPLES)))
+        tests.append(mixture(wealth_of_cells(context, first, everywhere, SAMPLES)))
         favoured += wealth_of_events(context.favours[first], _mass(context, runs))
         within, across = (np.zeros((runs, len(CONCENTRATIONS))) for _ in range(2))
         for token in range(VOCABULARY):
@@ -128,7 +128,7 @@ def _chunk(
             favoured += wealth_of_events(of.favours[second], _mass(of, runs), starts)
             again = of.tokens(random.random(shape))
             successive += wealth_of_events(second == again, of.probs[again], starts)
-        tests += [mixed(within), mixed(across)]
+        tests += [mixture(within), mixture(across)]
         before = np.roll(first, 1, axis=1)
         texts += wealth_of_events((first == before)[:, 1:], context.probs[before][:, 1:])
         other = context.tokens(places[-1] if places else random.random(shape))
@@ -138,7 +138,7 @@ def _chunk(
     together = np.concatenate(places, 1)
     tests.append(wealth_of_ranks(together, np.ones(together.shape, dtype=bool)))
     tests.append(wealth_of_ranks(*(np.concatenate(parts, 1) for parts in zip(*leaves, strict=True))))
-    return np.stack([*tests, *map(mixed, (favoured, successive, texts, prompts))], 1)
+    return np.stack([*tests, *map(mixture, (favoured, successive, texts, prompts))], 1)
 
 
 def _mass(context: Context, runs: int) -> Array:

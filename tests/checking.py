@@ -6,7 +6,7 @@ import torch
 
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.check.findings import Findings
-from sequoia_cli.check.run import Check, Prompted, Subject
+from sequoia_cli.check.run import Check, NamedPrompt, Subject
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draft import IndependentDraft
@@ -41,7 +41,7 @@ class TableReference:
 
 def checked(subject, reference, *, count=12, samples=250, prompts=([5, 3],), sample=True):
     """The findings of a whole check."""
-    named = [Prompted(str(number), ids) for number, ids in enumerate(prompts, 1)]
+    named = [NamedPrompt(str(number), ids) for number, ids in enumerate(prompts, 1)]
     check = Check(subject, reference, named, count, samples, seed=0)
     list(check.check_texts())
     if sample and subject.sampling:

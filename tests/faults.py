@@ -175,8 +175,8 @@ def end_run_past(patch: MonkeyPatch) -> None:
 
 def _verifier(patch: MonkeyPatch, wrong: Verifier) -> None:
     """What is checked runs by another verifier than it says."""
-    right = run.Watched
-    patch.setattr(run, "Watched", lambda *parts, verifier: right(*parts, verifier=wrong))
+    right = run.ObservedDecoder
+    patch.setattr(run, "ObservedDecoder", lambda *parts, verifier: right(*parts, verifier=wrong))
 
 
 DISTRIBUTIONS: dict[str, Callable[[MonkeyPatch], None]] = {

@@ -19,7 +19,7 @@ from sequoia_cli.check.betting import (
     event_test,
     event_wealth,
     holm,
-    mixed,
+    mixture,
 )
 from sequoia_cli.check.findings import Findings
 from sequoia_cli.core.sampling import Sampling
@@ -118,7 +118,7 @@ def test_p_values_are_below_a_level_at_most_as_often_as_it_says():
     # 100,000 right programs; if the rate were the level itself, more than this in one of a million seeds.
     random = np.random.default_rng(0)
     counts = random.multinomial(400, PROBS, size=100_000)
-    p = np.exp(-np.maximum(0, mixed(cells_wealth(counts, PROBS, counts @ np.log(PROBS)))))
+    p = np.exp(-np.maximum(0, mixture(cells_wealth(counts, PROBS, counts @ np.log(PROBS)))))
     for level in (0.05, 1e-2, 1e-3, 1e-4):
         assert np.sum(p <= level) <= 1e5 * level + 5 * math.sqrt(1e5 * level)
     assert np.sum(p <= 0.05) > 0  # so the test can fail
@@ -135,7 +135,7 @@ def test_a_deviation_of_cells_that_is_said_to_be_seen_is_seen(groups):
         moved = reference * (1 + 2 * seen * (-1) ** np.arange(cells))
         counts = random.multinomial(number, moved, size=4000)
         wealth = wealth + cells_wealth(counts, reference, counts @ np.log(reference))
-    found = np.mean(mixed(wealth) >= -math.log(level))
+    found = np.mean(mixture(wealth) >= -math.log(level))
     assert POWER - 0.06 < found < POWER + 0.06
 
 
@@ -145,7 +145,7 @@ def test_a_deviation_of_an_event_that_is_said_to_be_seen_is_seen(chance):
     seen = BetTest("t", None, count, 0.0, (), chance).detectable(level)
     came = np.random.default_rng(2).binomial(count, chance + seen, size=4000).astype(float)
     wealth = LOG_ODDS * came[:, None] - count * np.log1p(chance * np.expm1(LOG_ODDS))
-    found = np.mean(mixed(wealth) >= -math.log(level))
+    found = np.mean(mixture(wealth) >= -math.log(level))
     assert POWER - 0.05 < found < POWER + 0.05
 
 
@@ -189,4 +189,4 @@ def test_a_program_fails_where_a_right_one_would_once_in_10_000_runs(count):
     assert [one.passed for one in wrong.tests] == [True] * (count - 1) + [False]
     assert all(one.caught for one in wrong.controls)
     # A deviation that is said to be seen has to bring as much.
-    assert {one.sees for one in wrong.tests} == {wrong.tests[0].test.detectable(1 / least)}
+    assert {one.detectable for one in wrong.tests} == {wrong.tests[0].test.detectable(1 / least)}

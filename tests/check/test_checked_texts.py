@@ -3,18 +3,18 @@
 import torch
 
 from checking import SAID, TableReference, scripted
-from sequoia_cli.check.reference import Row, compare
-from sequoia_cli.check.texts import SLACK, Checked, Rows, first_difference, tied, wrong_end
+from sequoia_cli.check.reference import RowError, compare
+from sequoia_cli.check.texts import SLACK, CheckedText, TextLogits, first_difference, tied, wrong_end
 
 
 def text(tokens, rounding=0.01):
-    rows = tuple(Row(rounding, rounding) for _ in tokens)
-    return Checked("1", tuple(tokens), "length", rows, (0.0,) * len(tokens), (True,) * len(tokens), True)
+    rows = tuple(RowError(rounding, rounding) for _ in tokens)
+    return CheckedText("1", tuple(tokens), "length", rows, (0.0,) * len(tokens), (True,) * len(tokens), True)
 
 
 def rows(*logits):
     exact = torch.tensor(logits, dtype=torch.float64)
-    return Rows(exact, exact.to(torch.bfloat16), exact)
+    return TextLogits(exact, exact.to(torch.bfloat16), exact)
 
 
 def test_a_difference_has_place_tokens_gap_and_how_far_both_are_below_the_largest():
@@ -29,7 +29,7 @@ def test_tokens_further_apart_than_rounding_explains_are_wrong_whichever_of_them
     logits = rows([3.0, 2.0, 1.0])
     assert not first_difference(text([0]), text([1]), logits).within_rounding
     assert not first_difference(text([1]), text([0]), logits).within_rounding
-    assert tied(2 * SLACK * 0.01, Row(0.0, 0.01)) and not tied(0.0801, Row(0.0, 0.01))
+    assert tied(2 * SLACK * 0.01, RowError(0.0, 0.01)) and not tied(0.0801, RowError(0.0, 0.01))
 
 
 def test_equal_texts_have_no_difference_and_a_text_that_ends_early_is_wrong():

@@ -13,10 +13,10 @@ from exhaustive import exhaustive, few
 from faults import FAULTS
 from models import near, tiny_model
 from sequoia_cli.check import tally
-from sequoia_cli.check.reference import OwnForward
-from sequoia_cli.check.run import Prompted, long_prompt
+from sequoia_cli.check.observed import ObservedDecoder
+from sequoia_cli.check.reference import TransformersReference
+from sequoia_cli.check.run import NamedPrompt, long_prompt
 from sequoia_cli.check.texts import SLACK
-from sequoia_cli.check.watched import Watched
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine import model
@@ -44,7 +44,7 @@ def test_a_right_program_passes_with_a_cut_distribution_and_another_draft_temper
     # A nucleus that ends between two tokens of the same logit: either may be in it.
     findings = scripted(sampling=Sampling(0.7, 4, 0.9), draft_sampling=Sampling(2.0))
     assert findings.failures == []
-    assert findings.tests and findings.sees < 0.25
+    assert findings.tests and findings.detectable < 0.25
 
 
 @pytest.mark.parametrize("name", few(VERIFIERS, "specinfer"))
@@ -117,7 +117,7 @@ def test_keys_in_half_precision_which_underflow_for_improbable_children_are_foun
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def pair(request):
     target = tiny_model("llama").to(request.param)
-    return target, near(target, 0.02), OwnForward(target)
+    return target, near(target, 0.02), TransformersReference(target)
 
 
 def test_right_texts_pass_in_every_dtype(pair):
@@ -143,7 +143,7 @@ def assert_wrong(findings):
 @pytest.mark.parametrize("fault", ["second piece from position 0", "row between pieces dropped"])
 def test_a_fault_in_the_second_prefill_piece_is_found_with_a_prompt_that_has_one(fault, pair, monkeypatch):
     monkeypatch.setattr(model, "PREFILL_TOKENS", 16)
-    longer = Prompted("1", [5, 17, 3, 42, 9])
+    longer = NamedPrompt("1", [5, 17, 3, 42, 9])
     prompts = (longer.ids, long_prompt([longer], 100).ids)
     assert tiny(*pair, prompts=prompts).failures == []
     FAULTS[fault](monkeypatch)
@@ -152,7 +152,7 @@ def test_a_fault_in_the_second_prefill_piece_is_found_with_a_prompt_that_has_one
 
 
 def test_a_prompt_of_several_pieces_is_made_only_where_none_is_there():
-    short, many = Prompted("a", [1, 2, 3]), Prompted("b", range(600))
+    short, many = NamedPrompt("a", [1, 2, 3]), NamedPrompt("b", range(600))
     made = long_prompt([short], 1000)
     assert (made.name, len(made.ids), made.ids[:4]) == ("a, repeated", 576, [1, 2, 3, 1])
     assert long_prompt([short, many], 1000) is None
@@ -162,7 +162,7 @@ def test_a_prompt_of_several_pieces_is_made_only_where_none_is_there():
 
 def test_an_end_of_text_that_is_run_past_is_found(monkeypatch):
     target = tiny_model("llama")
-    reference = OwnForward(target)
+    reference = TransformersReference(target)
     end = tiny(target, target, reference).check.ours[0].token_ids[1]
     assert tiny(target, target, reference, eos_ids=(end,)).failures == []
     FAULTS["end of text run past"](monkeypatch)
@@ -181,13 +181,13 @@ def test_a_target_with_one_weight_changed_is_found(pair):
 @exhaustive
 def test_no_two_texts_have_the_same_numbers(monkeypatch):
     """Of no two prompts, either: the tests take all texts to be independent."""
-    seeds, right = [], Watched.steps
+    seeds, right = [], ObservedDecoder.steps
 
     def steps(watched, ids, budget, eos_ids, seed):
         seeds.append(seed)
         return right(watched, ids, budget, eos_ids, seed)
 
     findings = scripted(prompts=([5, 3], [2, 4], [1]), sample=False)
-    monkeypatch.setattr(Watched, "steps", steps)
+    monkeypatch.setattr(ObservedDecoder, "steps", steps)
     list(findings.check.sample())
     assert len(seeds) == len(set(seeds)) == 3 * findings.check.samples

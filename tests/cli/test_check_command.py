@@ -6,7 +6,7 @@ import math
 import pytest
 
 from sequoia_cli.check import run as check_run
-from sequoia_cli.check.reference import OwnForward
+from sequoia_cli.check.reference import TransformersReference
 from sequoia_cli.engine.trial import Trial
 
 FEW = ("-p", "Hello", "-n", "8", "--samples", "100")
@@ -42,16 +42,16 @@ def test_one_document_with_conditions_texts_tests_and_controls_and_tables_beside
         counts = [cell for group in test["groups"] for cell in group["cells"]]
         assert sum(seen for _, seen, _ in counts) == pytest.approx(sum(p for *_, p in counts))
     assert "all 1 greedy texts equal plain decoding's, id for id" in err
-    assert "sampled tokens beside the distribution of transformers" in err
+    assert "sampled tokens compared with the distribution of transformers" in err
     assert "control, a verifier that forgets the residual: " in err
     assert "control, random numbers used again in the next step: " in err
 
 
 def test_what_overflows_is_a_finding_that_the_document_has_as_null(check, monkeypatch):
     def overflowing(self, ids, count):
-        return OwnForward.plain(self, ids, count) * math.inf
+        return TransformersReference.plain(self, ids, count) * math.inf
 
-    monkeypatch.setattr(OwnForward, "exact", overflowing)
+    monkeypatch.setattr(TransformersReference, "exact", overflowing)
     code, out, _ = check(*FEW, "-T", "0", "--json", draft="draft")
     assert code == 3
     found = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -137,4 +137,4 @@ def test_impossible_options_are_refused(check, arguments, line):
 def test_a_tree_that_does_not_speculate_leaves_nothing_to_check(check):
     code, _, err = check(*FEW, tree="root")
     assert code == 2
-    assert "the tree is the root alone, plain decoding: nothing to check" in err
+    assert "the tree is the root alone, which is plain decoding: nothing to check" in err

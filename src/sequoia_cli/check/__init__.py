@@ -1,1 +1,1 @@
-"""Whether the text is the target's own: what the tool writes, compared with transformers and the target."""
+"""Checking that generated text is distributed as the target's: comparison with transformers' own forward."""

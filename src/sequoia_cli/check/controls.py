@@ -1,7 +1,6 @@
-"""Wrong programs, tested as the tool is, to show what the check finds with as many samples.
+"""Negative controls: wrong verifiers, tested like the tool, to show what the check detects with its samples.
 
-They verify what the draft might have proposed at the steps that the tool took, by the same distributions.
-That costs no forward.
+They verify new proposals from the distributions recorded at the tool's steps, so they need no forward.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ import torch
 from torch import Tensor
 
 from sequoia_cli.check.distribution import Distribution, distribution
+from sequoia_cli.check.observed import ObservedStep
 from sequoia_cli.check.tally import FIRST, Tally
-from sequoia_cli.check.watched import Seen
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.engine.draw import draw, draw_children
 from sequoia_cli.engine.verify import Drawn, verify
 
-#: Returns the first token of a step and the rank of the child that it is. Takes the target's distribution,
-#: the draft's, children in the order they were drawn, and uniforms:
-#: one for each child and one for the token after them.
-Choose = Callable[[Tensor, Tensor, Sequence[int], Sequence[float]], tuple[int, int | None]]
+#: A verifier of one level: (target's distribution, draft's distribution, children in the order they were
+#: drawn, uniforms) -> (first token of the step, rank of the accepted child or None). There is one uniform for
+#: each child and one for the token after them.
+VerifyChildren = Callable[[Tensor, Tensor, Sequence[int], Sequence[float]], tuple[int, int | None]]
 
 
-def right(
+def verify_correctly(
     probs: Tensor, proposed: Tensor, children: Sequence[int], uniforms: Sequence[float]
 ) -> tuple[int, int | None]:
-    """As the engine does it, for a root and its children."""
+    """The engine's verification of a root and its children."""
     tokens = [0, *children]
     root = [Drawn(proposed, range(1, len(tokens)))]
     verdict = verify(tokens, lambda node: probs, lambda node: [] if node else root, [0.0, *uniforms])
@@ -37,24 +36,24 @@ def right(
     return verdict.next_token, None
 
 
-def forgetful(
+def verify_without_residual(
     probs: Tensor, proposed: Tensor, children: Sequence[int], uniforms: Sequence[float]
 ) -> tuple[int, int | None]:
-    """Wrong: a rejected child does not change the target's distribution for what comes after it."""
-    left = proposed.double().clone()
+    """Wrong: the target's distribution is not replaced by the residual after a rejection."""
+    remaining = proposed.double().clone()
     for rank, (child, uniform) in enumerate(zip(children, uniforms, strict=False)):
-        mass = float(left.sum())
-        if mass > 0 and uniform * float(left[child]) < float(probs[child]) * mass:
+        mass = float(remaining.sum())
+        if mass > 0 and uniform * float(remaining[child]) < float(probs[child]) * mass:
             return child, rank
-        left[child] = 0
+        remaining[child] = 0
     return draw(probs, uniforms[-1]), None
 
 
 class Controls:
-    """Two wrong programs, tallied as the tool is.
+    """Two negative controls, tallied like the tool.
 
-    `residual` forgets to update it. `reuse` verifies rightly, but draws the numbers of a text's first step
-    again in all later ones (as published code does: once for each prompt).
+    `residual` does not update the residual. `reuse` verifies correctly, but reuses the random numbers of a
+    text's first step in all later ones, as published code does.
     """
 
     def __init__(self, sampling: Sampling, seed: str, samples: int, prompts: Sequence[str] = ()) -> None:
@@ -63,8 +62,8 @@ class Controls:
         self.reuse = Tally(sampling, random.Random(), samples, prompts)
         self._sampling = sampling
 
-    def add(self, steps: Sequence[Seen], prompt: str) -> None:
-        """Let both choose the first token of each step in the tool's place."""
+    def add(self, steps: Sequence[ObservedStep], prompt: str) -> None:
+        """Let both controls choose the first token of each step."""
         residual_given: float | None = None
         reuse_given: float | None = None
         noise: list[float] = []
@@ -75,17 +74,19 @@ class Controls:
             probs, tied = distribution(step.logits[:1], self._sampling)
             row = Distribution(probs[0], tied[0])
             fresh = [self._random.random() for _ in range(wanted)]
-            token, rank = _first(forgetful, row.probs, proposed, fresh)
+            token, rank = _first(verify_without_residual, row.probs, proposed, fresh)
             residual_given = self.residual.add_start(row, [proposed], token, rank, residual_given)
             if number == 0:
                 self.residual.count(prompt, FIRST, None, token, row, self.residual.samples)
             noise += fresh[len(noise) :]
-            token, rank = _first(right, row.probs, proposed, noise[:wanted])
+            token, rank = _first(verify_correctly, row.probs, proposed, noise[:wanted])
             reuse_given = self.reuse.add_start(row, [proposed], token, rank, reuse_given)
 
 
-def _first(choose: Choose, probs: Tensor, proposed: Tensor, noise: Sequence[float]) -> tuple[int, int | None]:
+def _first(
+    verify_children: VerifyChildren, probs: Tensor, proposed: Tensor, noise: Sequence[float]
+) -> tuple[int, int | None]:
     count = len(noise) // 2
     drawn = torch.tensor([noise[:count]], dtype=torch.float64)
     (children,) = draw_children(proposed[None], (count,), drawn)
-    return choose(probs, proposed, children.tolist(), noise[count:])
+    return verify_children(probs, proposed, children.tolist(), noise[count:])

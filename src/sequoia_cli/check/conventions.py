@@ -1,4 +1,4 @@
-"""What surrounds the forward: a prompt's ids and the ids that end a text, by transformers' own reading."""
+"""Checks of a prompt's ids and of the end-of-text ids against transformers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 
-def own_ids(tokenizer: Any, content: str | Sequence[Mapping[str, str]], *, raw: bool) -> list[int]:
-    """A prompt's ids: its chat rendered as text by transformers, and that text encoded.
+def reference_ids(tokenizer: Any, content: str | Sequence[Mapping[str, str]], *, raw: bool) -> list[int]:
+    """A prompt's ids by transformers: its chat is rendered to text, and the text is encoded.
 
-    Without a template, or `raw`, it is the tokenizer's plain encoding, special tokens included.
+    Without a template, or if `raw`, the tokenizer's plain encoding, special tokens included.
     """
     if tokenizer.chat_template and not raw:
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else list(content)
@@ -24,8 +24,8 @@ def own_ids(tokenizer: Any, content: str | Sequence[Mapping[str, str]], *, raw: 
 def wrong_prompt(
     tokenizer: Any, content: str | Sequence[Mapping[str, str]], ids: Sequence[int], *, raw: bool
 ) -> str | None:
-    """What is wrong with a prompt's ids, if anything is. An empty prompt may be the BOS alone."""
-    expected = own_ids(tokenizer, content, raw=raw) or [tokenizer.bos_token_id]
+    """An error in a prompt's ids, None if they are transformers'. An empty prompt is the BOS token alone."""
+    expected = reference_ids(tokenizer, content, raw=raw) or [tokenizer.bos_token_id]
     if list(ids) == expected:
         return None
     pairs = zip(ids, expected, strict=False)
@@ -34,9 +34,9 @@ def wrong_prompt(
 
 
 def wrong_eos_ids(model: PreTrainedModel, eos_ids: Sequence[int]) -> str | None:
-    """What is wrong with the ids that end a text: `generate` ends at those of the generation config."""
+    """An error in the ids that end a text, None if they are those of the generation config."""
     configured = model.generation_config.eos_token_id if model.generation_config else None
-    if configured is None:  # nothing is said of it there
+    if configured is None:  # the config does not set it
         return None
     expected = {configured} if isinstance(configured, int) else set(configured)
     if set(eos_ids) == expected:

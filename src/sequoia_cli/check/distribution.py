@@ -1,4 +1,4 @@
-"""The distribution that a token should come from, by transformers' own warpers: none of the engine's code."""
+"""The distribution that a token should have, by transformers' own warpers, without the engine's code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from transformers import (
 
 from sequoia_cli.core.sampling import Sampling
 
-#: By how much a nucleus may be larger before its last token counts as impossible: the engine adds up
-#: probabilities in float32.
+#: Tolerance of top-p before a token outside the nucleus counts as impossible: the engine sums probabilities
+#: in float32.
 _NUCLEUS_ROUNDING = 1e-4
 
 
 def warpers(sampling: Sampling) -> LogitsProcessorList:
-    """The warpers that `generate` would use for a sampling with a temperature, in its order."""
+    """The warpers that transformers' `generate` uses for a temperature above 0, in its order."""
     found = LogitsProcessorList()
     if sampling.temperature != 1:
         found.append(TemperatureLogitsWarper(float(sampling.temperature)))
@@ -37,8 +37,8 @@ def warpers(sampling: Sampling) -> LogitsProcessorList:
 class Distribution(NamedTuple):
     """(rows, vocabulary) probabilities, and which tokens are `tied` at the end of a nucleus.
 
-    Where a nucleus ends among tokens of equal logits, which of them belong to it is up to how they were
-    sorted. Their common mass is known; here they share it equally.
+    If a nucleus ends among tokens of equal logits, the sort order decides which of them are in it. Only their
+    total probability is known; here they share it equally.
     """
 
     probs: Tensor
@@ -61,6 +61,6 @@ def distribution(logits: Tensor, sampling: Sampling) -> Distribution:
 
 
 def possible(token: int, logits: Tensor, sampling: Sampling) -> bool:
-    """Whether a token can come from (vocabulary,) logits, for all that rounding lets one know."""
+    """Whether a token has positive probability given (vocabulary,) logits, allowing for rounding."""
     wider = replace(sampling, top_p=min(1.0, sampling.top_p + _NUCLEUS_ROUNDING))
     return bool(distribution(logits[None], wider).probs[0, token] > 0)

@@ -1,4 +1,4 @@
-"""What follows from a check: whether it failed, and how small a deviation it could have found."""
+"""The result of a check: whether it failed, and the smallest deviation that it could have detected."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from sequoia_cli.check.betting import BetTest, holm
 from sequoia_cli.check.rounding import RoundingCost
 from sequoia_cli.check.run import Check
 from sequoia_cli.check.tally import FIRST, Tally
-from sequoia_cli.check.texts import SLACK, Checked
+from sequoia_cli.check.texts import SLACK, CheckedText
 
-#: The chance that a right program fails the statistical part, all its tests together.
+#: The probability that a correct program fails any of the statistical tests.
 ALPHA = 1e-4
 
 
 @dataclass(frozen=True)
-class Adjusted:
-    """A test, its p-value adjusted for the number of tests, and the deviation that it could have found."""
+class AdjustedTest:
+    """A test, its p-value adjusted for the number of tests, and the smallest deviation it could detect."""
 
     test: BetTest
     adjusted: float
-    sees: float
+    detectable: float
 
     @property
     def passed(self) -> bool:
-        """Whether the tool may have the right distribution."""
+        """Whether the test does not reject the reference distribution."""
         return self.adjusted > ALPHA
 
 
 @dataclass(frozen=True)
 class Control:
-    """How a wrong program fared: its most significant test, as one of as many as the tool had."""
+    """The result of a negative control: its most significant test, adjusted as the tool's tests are."""
 
     name: str
     test: BetTest | None
@@ -39,55 +39,57 @@ class Control:
 
     @property
     def caught(self) -> bool:
-        """Whether the check would have failed it."""
+        """Whether the check detected the control."""
         return self.adjusted <= ALPHA
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Of a check as far as it has come, and what rounding does to a target that is rounded."""
+    """The findings of a check, finished or interrupted, and the effect of rounding on a rounded target."""
 
     check: Check
     rounding: RoundingCost | None = None
 
     @property
     def sampled(self) -> bool:
-        """Whether there is a sampling part."""
+        """Whether the check has a sampling part."""
         return self.check.subject.sampling is not None
 
     @property
-    def texts(self) -> dict[str, list[Checked]]:
-        """All texts, by how they were written."""
+    def texts(self) -> dict[str, list[CheckedText]]:
+        """All texts, by how they were generated."""
         found = {"greedy, tree": self.check.ours, "greedy, plain": self.check.plain}
         return found | ({"sampled, tree": self.check.sampled} if self.sampled else {})
 
     @cached_property
-    def tests(self) -> list[Adjusted]:
-        """All tests of the tool, by Holm's procedure, those without counts included."""
+    def tests(self) -> list[AdjustedTest]:
+        """All tests of the tool with adjusted p-values, those without counts included."""
         tests = list(self.check.tally.tests()) if self.sampled else []
         adjusted = holm([test.p_value for test in tests])
         level = ALPHA / max(1, len(tests))
-        return [Adjusted(test, p, test.detectable(level)) for test, p in zip(tests, adjusted, strict=True)]
+        return [
+            AdjustedTest(test, p, test.detectable(level)) for test, p in zip(tests, adjusted, strict=True)
+        ]
 
     @property
-    def sees_by_test(self) -> dict[str, float]:
-        """The smallest total variation that each kind of test could have found, at its best prompt."""
+    def detectable_by_test(self) -> dict[str, float]:
+        """The smallest total variation that each kind of test could detect, at its best prompt."""
         found: dict[str, float] = {}
         for one in self.tests:
-            found[one.test.name] = min(one.sees, found.get(one.test.name, 1.0))
+            found[one.test.name] = min(one.detectable, found.get(one.test.name, 1.0))
         return found
 
     @property
-    def sees(self) -> float:
-        """The smallest total variation of the first token's distribution that could have been found.
+    def detectable(self) -> float:
+        """The smallest total variation of the first token's distribution that could be detected.
 
-        Only that test finds a deviation in any direction, and of what every step begins with.
+        Only that test detects deviations in every direction, of what every step starts with.
         """
-        return self.sees_by_test.get(FIRST, 1.0)
+        return self.detectable_by_test.get(FIRST, 1.0)
 
     @cached_property
     def controls(self) -> list[Control]:
-        """The wrong programs, and whether they would have failed."""
+        """The negative controls, and whether they were detected."""
         if not self.sampled:
             return []
         found = self.check.controls
@@ -103,7 +105,7 @@ class Findings:
 
     @cached_property
     def failures(self) -> list[str]:
-        """What shows that the text is not the target's own."""
+        """The findings that show that the text is not distributed as the target's."""
         found = list(self.check.wrong_conventions)
         found += [
             f"{way}: prompt {text.prompt} ({wrong})"
@@ -127,7 +129,7 @@ class Findings:
         return found
 
 
-def _wrong(text: Checked) -> str:
+def _wrong(text: CheckedText) -> str:
     found = [
         f"{len(places)} {what}, the first at {places[0]}"
         for what, places in (("wrong tokens", text.wrong_tokens), ("wrong rows of logits", text.wrong_rows))

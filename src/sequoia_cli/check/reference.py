@@ -1,4 +1,4 @@
-"""The target's own logits: one forward of transformers over a whole text, without our cache or masks."""
+"""Reference logits: one forward of transformers over a whole text, without our cache and masks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from transformers import PreTrainedModel
 
 
 class Reference(Protocol):
-    """A target to compare with: logits (count, vocabulary) after each of the last `count` of `ids`."""
+    """A reference for logits: (count, vocabulary), one row after each of the last `count` of `ids`."""
 
     def plain(self, ids: Sequence[int], count: int) -> Tensor:
-        """In the dtype that the target runs in."""
+        """In the dtype of the target."""
 
     def exact(self, ids: Sequence[int], count: int) -> Tensor:
-        """Of the same weights, in the next wider dtype."""
+        """With the same weights in the next wider dtype."""
 
 
-class OwnForward:
-    """The model as its library runs it, and a copy of it in the next wider dtype."""
+class TransformersReference:
+    """The model as transformers runs it, and a copy in the next wider dtype."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
@@ -31,32 +31,32 @@ class OwnForward:
         self._wider = copy.deepcopy(model).to(wider)
 
     def plain(self, ids: Sequence[int], count: int) -> Tensor:
-        """In the dtype that the target runs in."""
+        """In the dtype of the target."""
         return _rows(self._model, ids, count)
 
     def exact(self, ids: Sequence[int], count: int) -> Tensor:
-        """Of the same weights, in float32 for a target in half precision, else in float64."""
+        """With the same weights, in float32 for a target in half precision, else in float64."""
         return _rows(self._wider, ids, count)
 
 
-class Row(NamedTuple):
-    """How well a row of logits is known, in logits.
+class RowError(NamedTuple):
+    """The error of a row of logits, in units of logits.
 
-    `error` is the root mean square by which it differs from the target's in the wider dtype, `rounding` that
-    by which the target's own forward in the same dtype does, both apart from what all logits have in common:
-    that changes no probability. `rounding` is at least what one rounding of the logits gives.
+    `error` is the root-mean-square difference of the tool's row from the target's in the wider dtype.
+    `rounding` is that of the target's own forward in its dtype, and at least that of rounding the logits
+    once. Both ignore a constant added to all logits, which changes no probability.
     """
 
     error: float
     rounding: float
 
 
-def compare(found: Tensor, plain: Tensor, exact: Tensor) -> list[Row]:
-    """Rows of logits of the tool beside the target's own, (rows, vocabulary) each."""
+def compare(found: Tensor, plain: Tensor, exact: Tensor) -> list[RowError]:
+    """Errors of the tool's rows of logits, `found`; all arguments are (rows, vocabulary)."""
     true = exact.double()
     errors, roundings = _distance(found, true), _distance(plain, true)
     least = torch.finfo(found.dtype).eps * _distance(true, torch.zeros_like(true))
-    return [Row(*row) for row in torch.stack((errors, roundings.maximum(least)), 1).tolist()]
+    return [RowError(*row) for row in torch.stack((errors, roundings.maximum(least)), 1).tolist()]
 
 
 def _distance(logits: Tensor, true: Tensor) -> Tensor:

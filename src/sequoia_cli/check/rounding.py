@@ -1,4 +1,4 @@
-"""What rounding the weights and inputs of a target does to it, beside the same target unrounded."""
+"""The effect of 8-bit rounding on a target, compared with the unrounded target."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sequoia_cli.engine.model import LanguageModel
 
 @dataclass(frozen=True)
 class RoundingCost:
-    """Over the greedy answers of the unrounded target, token by token.
+    """Measured over the tokens of greedy answers of the unrounded target.
 
-    `divergence` is the mean of KL(unrounded || rounded) in nats, `agreement` the share of tokens after which
+    `divergence` is the mean of KL(unrounded || rounded) in nats, `agreement` the share of positions at which
     both have the same most probable token. Speeds are of plain decoding, in tokens per second.
     """
 
@@ -39,9 +39,9 @@ def rounding_cost(
     eos_ids: Sequence[int],
     on_prompt: Callable[[], None] = lambda: None,
 ) -> RoundingCost:
-    """Compare both on answers of up to `most` tokens to `prompts`, of which there is at least one.
+    """Compare both targets on answers of up to `most` tokens to `prompts`, at least one.
 
-    `on_prompt` is told when a prompt is done.
+    `on_prompt` is called after each prompt.
     """
     divergences: list[float] = []
     same: list[bool] = []
@@ -57,7 +57,7 @@ def rounding_cost(
         tokens = answers[unrounded]
         wide, narrow = (_log_probabilities(model, prompt, tokens) for model in losses)
         terms = wide.exp() * (wide - narrow)
-        divergences += terms.where(wide > -math.inf, 0).sum(-1).tolist()  # what never comes adds nothing
+        divergences += terms.where(wide > -math.inf, 0).sum(-1).tolist()  # 0 log 0 = 0
         same += (wide.argmax(-1) == narrow.argmax(-1)).tolist()
         chosen = torch.tensor(tokens)[:, None]
         for model, found in zip(losses, (wide, narrow), strict=True):
@@ -75,7 +75,7 @@ def rounding_cost(
 
 
 def _answer(model: LanguageModel, prompt: Sequence[int], most: int, eos_ids: Sequence[int]) -> Iterator[int]:
-    """The greedy answer, with the token that ends it."""
+    """The greedy answer, including the token that ends it."""
     for step in Decoder(model).decode(prompt, most):
         for token in step.tokens:
             yield token
@@ -85,7 +85,7 @@ def _answer(model: LanguageModel, prompt: Sequence[int], most: int, eos_ids: Seq
 
 @torch.inference_mode()
 def _log_probabilities(model: LanguageModel, prompt: Sequence[int], answer: Sequence[int]) -> Tensor:
-    """(tokens of the answer, vocabulary) before each of them, in float32, on the CPU."""
+    """Log probabilities (tokens, vocabulary) of each token of the answer, in float32, on the CPU."""
     ids = torch.tensor([[*prompt, *answer[:-1]]], device=model.device)
     logits = model.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 :]
     return logits.float().cpu().log_softmax(-1)

@@ -1,4 +1,4 @@
-"""One check: texts of all prompts compared with the target's own forward, then many short texts of a few."""
+"""The procedure of a check: compare texts of all prompts with the reference, then sample a few prompts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch import Tensor
 from sequoia_cli.check.betting import LEAST_EXPECTED
 from sequoia_cli.check.controls import Controls
 from sequoia_cli.check.distribution import distribution
-from sequoia_cli.check.reference import Reference, Row, compare
+from sequoia_cli.check.observed import ObservedDecoder, ObservedStep
+from sequoia_cli.check.reference import Reference, RowError, compare
 from sequoia_cli.check.tally import ACROSS, WITHIN, Tally
-from sequoia_cli.check.texts import Checked, Difference, Rows, check_text, first_difference
-from sequoia_cli.check.watched import Seen, Watched
+from sequoia_cli.check.texts import CheckedText, Difference, TextLogits, check_text, first_difference
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.engine.decode import default_draft_sampling
@@ -25,13 +25,13 @@ from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.model import LanguageModel, prefill_pieces
 from sequoia_cli.engine.verifiers import SEQUOIA, Verifier
 
-#: How many prompts are sampled many times: those with the most first tokens that can be tested.
+#: The number of prompts that are sampled many times: those with the most testable first tokens.
 SAMPLED_PROMPTS = 3
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The tool as it is checked: models, tree, and how texts are drawn (None: greedily alone)."""
+    """What is checked: models, tree and sampling (None: greedy only)."""
 
     target: LanguageModel
     drafts: Sequence[Draft]
@@ -41,76 +41,76 @@ class Subject:
     eos_ids: Sequence[int]
     verifier: Verifier = SEQUOIA
 
-    def watched(self, sampling: Sampling, *, plain: bool = False) -> Watched:
-        """What writes texts: with the tree, or plainly. The one place where the tool is put together."""
+    def decoder(self, sampling: Sampling, *, plain: bool = False) -> ObservedDecoder:
+        """A decoder with the tree, or a plain one."""
         greedy = sampling.greedy
-        drawn = default_draft_sampling(sampling) if greedy else self.draft_sampling
+        draft_sampling = default_draft_sampling(sampling) if greedy else self.draft_sampling
         drafts, tree = ((), ROOT_ONLY) if plain else (self.drafts, self.tree)
-        return Watched(self.target, drafts, tree, sampling, drawn, verifier=self.verifier)
+        return ObservedDecoder(self.target, drafts, tree, sampling, draft_sampling, verifier=self.verifier)
 
 
 @dataclass(frozen=True)
-class Prompted:
-    """The ids of a prompt, under its name."""
+class NamedPrompt:
+    """A prompt's name and ids."""
 
     name: str
     ids: Sequence[int]
 
 
-def long_prompt(prompts: Sequence[Prompted], most: int) -> Prompted | None:
-    """A prompt of several prefill pieces, the longest of `prompts` repeated, and None where it is not needed.
+def long_prompt(prompts: Sequence[NamedPrompt], most: int) -> NamedPrompt | None:
+    """A prompt of several prefill pieces: the longest prompt repeated. None if that is long enough already.
 
-    Raises `ValueError` where it would have more than `most` tokens.
+    Raises `ValueError` if it would have more than `most` tokens.
     """
     longest = max(prompts, key=lambda prompt: len(prompt.ids))
     if len(list(prefill_pieces(len(longest.ids) - 1))) > 1:
         return None
     piece = next(prefill_pieces(2**31)).stop
-    # The second piece is long enough for wrong positions in it to show.
+    # Long enough for errors in the positions of the second piece to show.
     wanted = piece + max(8, piece // 8)
     if wanted > most:
         raise ValueError(f"a prompt of two prefill pieces has {wanted} tokens; there is room for {most}")
     times = -(-wanted // len(longest.ids))
-    return Prompted(f"{longest.name}, repeated", (list(longest.ids) * times)[:wanted])
+    return NamedPrompt(f"{longest.name}, repeated", (list(longest.ids) * times)[:wanted])
 
 
 @dataclass
 class Check:
-    """What is checked, and what was found so far.
+    """The inputs of a check and its results so far.
 
-    `wrong_conventions` says what is wrong with prompts' ids and ends of text (see `conventions.py`).
-    `ours` and `plain` are greedy texts, `sampled` those at the sampling that is checked, all of
-    `max_new_tokens` at most; `differences` are where ours and plain ones differ first. `sampled_rows` are the
-    rows of logits that the tests of first and second tokens rest on, compared with the reference.
+    `wrong_conventions` are errors in prompts' ids and ends of text (see `conventions.py`). `ours` and `plain`
+    are greedy texts with the tree and without, `sampled` the texts at `subject.sampling`, each of at most
+    `max_new_tokens`; `differences` are the first differences of ours from plain. `sampled_rows` are the
+    errors of the rows of logits on which the tests of first and second tokens rest.
     """
 
     subject: Subject
     reference: Reference
-    prompts: Sequence[Prompted]
+    prompts: Sequence[NamedPrompt]
     max_new_tokens: int
     samples: int
     seed: int
     wrong_conventions: Sequence[str] = ()
-    ours: list[Checked] = field(default_factory=list)
-    plain: list[Checked] = field(default_factory=list)
-    sampled: list[Checked] = field(default_factory=list)
+    ours: list[CheckedText] = field(default_factory=list)
+    plain: list[CheckedText] = field(default_factory=list)
+    sampled: list[CheckedText] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"texts": 0.0, "samples": 0.0})
     samples_done: int = 0
-    sampled_rows: list[Row] = field(default_factory=list)
-    _read: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    sampled_rows: list[RowError] = field(default_factory=list)
+    _references: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
     _testable: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def tally(self) -> Tally:
-        """What sampled tokens add up to."""
+        """The tally of sampled tokens."""
         names = [prompt.name for prompt in self.sampled_prompts]
         own = random.Random(f"{self.seed} check")
         return Tally(self._sampling, own, self.samples, names, len(self.subject.drafts))
 
     @cached_property
     def controls(self) -> Controls:
-        """The wrong programs beside it."""
+        """The negative controls."""
         names = [prompt.name for prompt in self.sampled_prompts]
         return Controls(self._sampling, str(self.seed), self.samples, names)
 
@@ -119,27 +119,27 @@ class Check:
         assert self.subject.sampling is not None
         return self.subject.sampling
 
-    def check_texts(self) -> Iterator[Prompted]:
-        """Write and check the texts of one prompt after another; yields those that are done."""
+    def check_texts(self) -> Iterator[NamedPrompt]:
+        """Generate and check the texts of each prompt; yields a prompt when it is done."""
         greedy = Sampling()
-        ours, plain = self.subject.watched(greedy), self.subject.watched(greedy, plain=True)
-        sampled = self.subject.watched(self.subject.sampling) if self.subject.sampling else None
+        ours, plain = self.subject.decoder(greedy), self.subject.decoder(greedy, plain=True)
+        sampled = self.subject.decoder(self.subject.sampling) if self.subject.sampling else None
         for prompt in self.prompts:
             began = time.perf_counter()
-            mine, rows = self._check(ours, prompt)
-            own, _ = self._check(plain, prompt)
+            with_tree, logits = self._check(ours, prompt)
+            without, _ = self._check(plain, prompt)
             drawn = self._check_sampled(sampled, prompt) if sampled else None
-            self.ours.append(mine)
-            self.plain.append(own)
+            self.ours.append(with_tree)
+            self.plain.append(without)
             self.sampled += [drawn] if drawn else []
-            if found := first_difference(mine, own, rows):
+            if found := first_difference(with_tree, without, logits):
                 self.differences.append(found)
             self.seconds["texts"] += time.perf_counter() - began
             yield prompt
 
-    def _check(self, watched: Watched, prompt: Prompted) -> tuple[Checked, Rows]:
+    def _check(self, decoder: ObservedDecoder, prompt: NamedPrompt) -> tuple[CheckedText, TextLogits]:
         return check_text(
-            watched,
+            decoder,
             self.reference,
             prompt.name,
             prompt.ids,
@@ -148,55 +148,55 @@ class Check:
             self.seed,
         )
 
-    def _check_sampled(self, watched: Watched, prompt: Prompted) -> Checked:
-        text, rows = self._check(watched, prompt)
-        probs = distribution(rows.plain[:1], self._sampling).probs[0]
+    def _check_sampled(self, decoder: ObservedDecoder, prompt: NamedPrompt) -> CheckedText:
+        text, logits = self._check(decoder, prompt)
+        probs = distribution(logits.plain[:1], self._sampling).probs[0]
         self._testable[prompt.name] = int((probs * self.samples >= LEAST_EXPECTED).sum())
         return text
 
     @property
     def most_sampled_prompts(self) -> int:
-        """How many prompts are sampled many times."""
+        """The largest number of prompts that are sampled many times."""
         return min(SAMPLED_PROMPTS, len(self.prompts))
 
     @property
-    def sampled_prompts(self) -> list[Prompted]:
-        """The prompts to sample many times: those after which most tokens can be tested."""
+    def sampled_prompts(self) -> list[NamedPrompt]:
+        """The prompts to sample many times: those with the most testable first tokens."""
         known = [prompt for prompt in self.prompts if prompt.name in self._testable]
         return sorted(known, key=lambda prompt: -self._testable[prompt.name])[:SAMPLED_PROMPTS]
 
-    def sample(self) -> Iterator[Prompted]:
-        """Write the first two steps of many texts of a few prompts, each from a seed of its own."""
-        watched = self.subject.watched(self._sampling)
+    def sample(self) -> Iterator[NamedPrompt]:
+        """Generate the first two steps of many texts of a few prompts, each with its own seed."""
+        decoder = self.subject.decoder(self._sampling)
         budget = 2 * self.subject.tree.depth
         for prompt in self.sampled_prompts:
             for number in range(self.samples):
                 began = time.perf_counter()
-                steps: list[Seen] = []
-                # The tests take all texts to be independent, of all prompts.
+                steps: list[ObservedStep] = []
+                # The tests assume that texts are independent, also between prompts.
                 seed = random.Random(f"{self.seed} {prompt.name} {number}").getrandbits(63)
-                for seen in watched.steps(prompt.ids, budget, self.subject.eos_ids, seed):
-                    steps.append(seen)
+                for step in decoder.steps(prompt.ids, budget, self.subject.eos_ids, seed):
+                    steps.append(step)
                     if len(steps) == 2:
                         break
                 self.tally.add(steps, prompt.name, number)
                 self.controls.add(steps, prompt.name)
-                self._read_rows(prompt, steps)
+                self._compare_rows(prompt, steps)
                 self.samples_done += 1
                 self.seconds["samples"] += time.perf_counter() - began
                 yield prompt
 
-    def _read_rows(self, prompt: Prompted, steps: Sequence[Seen]) -> None:
-        """Compare the logits of a text's first two tokens with the reference, as far as they are tested."""
-        tokens = [token for seen in steps for token in seen.tokens]
-        found = torch.cat([seen.logits for seen in steps])
-        self._read_row((*prompt.ids,), found[:1])
+    def _compare_rows(self, prompt: NamedPrompt, steps: Sequence[ObservedStep]) -> None:
+        """Compare the logits of a text's first two tokens with the reference, if they are tested."""
+        tokens = [token for step in steps for token in step.tokens]
+        found = torch.cat([step.logits for step in steps])
+        self._compare_row((*prompt.ids,), found[:1])
         if len(tokens) > 1 and tokens[0] in self.tally.groups[prompt.name, WITHIN].keys() | (
             self.tally.groups[prompt.name, ACROSS].keys()
         ):
-            self._read_row((*prompt.ids, tokens[0]), found[1:2])
+            self._compare_row((*prompt.ids, tokens[0]), found[1:2])
 
-    def _read_row(self, ids: tuple[int, ...], found: Tensor) -> None:
-        if ids not in self._read:  # many texts share these few contexts
-            self._read[ids] = self.reference.plain(ids, 1), self.reference.exact(ids, 1)
-        self.sampled_rows += compare(found, *self._read[ids])
+    def _compare_row(self, ids: tuple[int, ...], found: Tensor) -> None:
+        if ids not in self._references:  # many texts share the same few contexts
+            self._references[ids] = self.reference.plain(ids, 1), self.reference.exact(ids, 1)
+        self.sampled_rows += compare(found, *self._references[ids])

@@ -1,9 +1,8 @@
-"""What sampled steps say of the tool's distribution: bets on tokens at the odds of the reference.
+"""Statistical tests of sampled steps: bets on tokens at the odds of the reference distribution.
 
-The odds are transformers' own warpers over the logits of each step, and these are compared with the target's
-own forward row by row (`run.py`, `texts.py`). So rounding, which makes logits differ, is no part of the
-statistics. By every verifier's proof a token has its distribution given the tokens before it and how much of
-them one step has brought.
+The odds are transformers' own warpers applied to the tool's logits of each step. Those logits are compared
+with the reference's separately, row by row (`run.py`, `texts.py`), so that their rounding does not enter the
+statistics. A lossless verifier gives a token its distribution whatever came before it in the same step.
 """
 
 from __future__ import annotations
@@ -24,21 +23,23 @@ from sequoia_cli.check.betting import (
     event_test,
 )
 from sequoia_cli.check.distribution import Distribution, distribution, possible
-from sequoia_cli.check.watched import Seen
+from sequoia_cli.check.observed import ObservedStep
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.engine.draw import draw
 
-#: The tests: of the first two tokens after a prompt, ...
+#: Tests of the first two tokens after a prompt.
 FIRST = "first token"
 WITHIN = "second token, same step"
 ACROSS = "second token, next step"
-#: ... of the first token of every step: what a draft proposes too often, what the step before had, ...
+#: Tests of the first token of every step: tokens that a draft proposes too often; random numbers of the step
+#: before used again.
 FAVOURED = "draft's favourites"
 SUCCESSIVE = "successive steps"
-#: ... of a text's first token: what the text before had, and the text of that number of another prompt, ...
+#: Tests of a text's first token: random numbers used again from the text before, or from another prompt's
+#: text.
 TEXTS = "successive texts"
 PROMPTS = "texts of other prompts"
-#: ... and of every token, by its place among all of them.
+#: Tests of every token's rank in its distribution.
 DEEPEST = "ranks, after a leaf"
 OTHERS = "ranks, other tokens"
 
@@ -49,17 +50,17 @@ _UNIFORM = Distribution(
 
 
 def favourites(number: int) -> str:
-    """The test of a draft's favourites, drafts numbered from 0."""
+    """The name of the test of a draft's favourites; drafts are numbered from 0."""
     return FAVOURED if number == 0 else f"{FAVOURED}, draft {number + 1}"
 
 
 @dataclass
 class Tally:
-    """Everything that is counted; `add` takes a text's steps. `samples` texts start at each of `prompts`.
+    """All counts; `add` takes a text's steps. About `samples` texts start at each of `prompts`.
 
-    `groups` has outcomes by prompt (None: all) and test, then by the token before. `events` has bets on what
-    should come with its own chance only. Both have every test from the start, so that how many there are does
-    not depend on what comes. `impossible` counts tokens that had no probability.
+    `groups` has outcomes by prompt (None: all) and test, then by the token before. `events` has bets on
+    events. Both have every test from the start, so that the number of tests does not depend on the outcomes.
+    `impossible` counts tokens of probability 0.
     """
 
     sampling: Sampling
@@ -79,8 +80,8 @@ class Tally:
         names = [*map(favourites, range(self.drafts)), SUCCESSIVE, TEXTS, PROMPTS]
         self.events = {name: Events() for name in names}
 
-    def add(self, steps: Sequence[Seen], prompt: str, number: int = 0) -> None:
-        """Count a text's steps: the text of that `number` after a prompt."""
+    def add(self, steps: Sequence[ObservedStep], prompt: str, number: int = 0) -> None:
+        """Count the steps of text `number` of a prompt."""
         given: float | None = None
         emitted: list[tuple[int, Distribution, bool]] = []
         for at, step in enumerate(steps):
@@ -96,17 +97,17 @@ class Tally:
         first, own, _ = emitted[0]
         self.count(prompt, FIRST, None, first, own, self.samples)
         expected = float(own.probs[first]) * self.samples
-        if expected >= 2 * LEAST_EXPECTED:  # else there will not be enough to test
+        if expected >= 2 * LEAST_EXPECTED:  # else there are too few to test
             for second, after, starts in emitted[1:2]:
                 self.count(prompt, ACROSS if starts else WITHIN, first, second, after, expected)
 
     def add_start(
         self, row: Distribution, proposed: Sequence[Tensor], token: int, rank: int | None, given: float | None
     ) -> float | None:
-        """Count a step's first token, the child of the root of that `rank` or none.
+        """Count a step's first token, the root's child of this `rank` (None: no child).
 
-        `given` is what this returned for the step before: where its first child was drawn in the first
-        draft's cumulative distribution, None where that cannot be known.
+        Returns the uniform number that drew the step's first child from the first draft, None if unknown;
+        `given` is that of the step before.
         """
         for number, own in enumerate(proposed):
             favours = (own > row.probs) & ~row.tied
@@ -124,14 +125,14 @@ class Tally:
         row: Distribution,
         samples: float,
     ) -> None:
-        """Count an outcome of (outcomes,) probabilities; about so many `samples` of them are expected."""
+        """Count an outcome with (outcomes,) probabilities; about `samples` outcomes are expected."""
         groups = self.groups[prompt, test]
         if given not in groups:
             groups[given] = Group.of(row.probs, samples, row.tied)
         groups[given].add(outcome, row.probs)
 
     def tests(self) -> Iterator[BetTest]:
-        """All tests; those without counts have a p-value of 1."""
+        """All tests; one without counts has a p-value of 1."""
         for (prompt, name), groups in self.groups.items():
             yield cells_test(name, prompt, groups)
         for name, events in self.events.items():
@@ -140,9 +141,9 @@ class Tally:
     def _expect_again(
         self, test: str, given: float | None, row: Distribution, proposed: Tensor, token: int
     ) -> None:
-        """Bet that the number which drew another step's first child has drawn this one's as well.
+        """Bet that the uniform number of another step's first child, `given`, also drew this one's.
 
-        Then this step's first child is the token at that number; if not, it comes with its own probability.
+        Then the token is the one that `given` draws; otherwise that token has its own probability.
         """
         if given is not None:
             again = draw(proposed, given)
@@ -152,7 +153,7 @@ class Tally:
     def _compare_texts(
         self, row: Distribution, proposed: Tensor, token: int, prompt: str, number: int, given: float | None
     ) -> None:
-        """Bet on the numbers of the text before, and on those of this number after the prompt before."""
+        """Bet on the uniform of the text before, and on that of the same text number of the prompt before."""
         before = next((self._starts[name] for name in reversed(self._starts) if name != prompt), {})
         own = self._starts.setdefault(prompt, {})
         self._expect_again(TEXTS, own.get(number - 1), row, proposed, token)
@@ -161,12 +162,13 @@ class Tally:
             own[number] = given
 
     def _add_rank(self, test: str, token: int, probs: Tensor) -> None:
-        """A uniform place in the token's part of [0, 1), parts by falling probability.
+        """Count a uniform position in the token's interval of [0, 1).
 
-        Tokens of equal probability share their part.
+        The intervals are as long as the probabilities and ordered by them, largest first; tokens of equal
+        probability share one.
         """
         own = probs[token]
         before, part = (float(probs[rows].sum()) for rows in (probs > own, probs == own))
-        place = (before + self.random.random() * part) / float(probs.sum())
-        self.count(None, test, None, min(int(place * BINS), BINS - 1), _UNIFORM, 1000.0)
+        position = (before + self.random.random() * part) / float(probs.sum())
+        self.count(None, test, None, min(int(position * BINS), BINS - 1), _UNIFORM, 1000.0)
         self.tokens += 1

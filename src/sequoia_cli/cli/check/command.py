@@ -1,4 +1,4 @@
-"""`sequoia check`: whether the text is the target's own."""
+"""`sequoia check`: parse, run the check, render."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sequoia_cli.errors import BadInput, CheckFailed, SequoiaError
 
 if TYPE_CHECKING:
     from sequoia_cli.check.rounding import RoundingCost
-    from sequoia_cli.check.run import Check, Prompted
+    from sequoia_cli.check.run import Check, NamedPrompt
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.measure.session import Session
 
@@ -45,7 +45,9 @@ def check_command(
     temperature: Annotated[
         float,
         typer.Option(
-            "--temperature", "-T", help="Of the sampling part; 0 leaves it out. Greedy always runs."
+            "--temperature",
+            "-T",
+            help="Temperature of the sampling part; 0 skips it. The greedy part always runs.",
         ),
     ] = 1.0,
     smallest_deviation: Annotated[
@@ -53,7 +55,7 @@ def check_command(
         typer.Option(
             "--smallest-deviation",
             metavar="FRACTION",
-            help="Fail where a first token with so much of its mass moved could have been missed.",
+            help="Fail if a deviation of this total variation in a first token could have gone undetected.",
         ),
     ] = 0.25,
     top_k: options.TopK = 0,
@@ -75,16 +77,16 @@ def check_command(
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Check that the text is the target's own, greedy and sampled.
+    """Check that text is distributed as the target's own, greedy and sampled.
 
-    Texts are written with the tree. Every token is compared with transformers' own
-    forward over the whole text, and with the same weights in a wider dtype. One
-    prompt is longer than a prefill piece. Then a few prompts are sampled many times,
-    and the tokens are tested against the distribution of transformers' own warpers.
-    A right program fails these tests once in 10,000 runs. Exit 3 where the text is
-    not the target's, or where the check could not have found a deviation of
-    --smallest-deviation. Holds the target's weights three times. With --quantize it
-    also tells what rounding does to the target, and holds them once more.
+    Generates texts with the tree and compares every token with transformers' own
+    forward over the whole text, in the same and in a wider dtype. One prompt is longer
+    than a prefill piece. Then samples a few prompts many times and tests the tokens
+    against the distribution of transformers' own warpers. A correct program fails
+    these tests once in 10,000 runs. Exit code 3: the text is not the target's, or the
+    check is too weak to detect a deviation of --smallest-deviation. Needs memory for
+    three copies of the target. With --quantize it also measures the effect of
+    rounding, with a fourth copy.
 
         sequoia check --dtype float32
 
@@ -102,7 +104,9 @@ def check_command(
     drafts = distinct_drafts(draft)
     plan = read_tree(tree, say)
     if plan.tree.size == 1:
-        raise BadInput("the tree is the root alone, plain decoding: nothing to check", hint="give a --tree")
+        raise BadInput(
+            "the tree is the root alone, which is plain decoding: nothing to check", hint="give a --tree"
+        )
     own = builtin or not (prompt or prompts or (tree != "-" and stdin_holds_text()))
     asked = read_prompts(prompt, prompts, own, column, limit, say, skip_bad=skip_bad, stdin_taken=tree == "-")
     sampling, draft_sampling = options.samplings(
@@ -110,7 +114,7 @@ def check_command(
     )
 
     if sampling.greedy:
-        options.note_idle(context, "--temperature 0 leaves out the sampled part", "samples", say)
+        options.note_idle(context, "--temperature 0 skips the sampling part", "samples", say)
 
     from sequoia_cli.engine.verifiers import verifier_named
 
@@ -119,8 +123,8 @@ def check_command(
 
     from sequoia_cli.check.conventions import wrong_eos_ids, wrong_prompt
     from sequoia_cli.check.findings import Findings
-    from sequoia_cli.check.reference import OwnForward
-    from sequoia_cli.check.run import Check, Prompted, Subject
+    from sequoia_cli.check.reference import TransformersReference
+    from sequoia_cli.check.run import Check, NamedPrompt, Subject
     from sequoia_cli.cli.check.document import document
     from sequoia_cli.cli.check.tables import summary
     from sequoia_cli.cli.prompts import encoded
@@ -142,10 +146,10 @@ def check_command(
         )
 
     session = opened(drafts, forward, say)
-    # What makes a model fast changes it for good; the reference is as transformers runs it.
+    # Preparing a model for speed is irreversible; the reference runs as in transformers.
     reference = session if forward == PLAIN else opened([], PLAIN, Commentary(quiet=True))
     usable = encoded(session, asked, say, raw=raw, skip_bad=skip_bad, rows=own or prompts is not None)
-    prompted = [Prompted(one.id, ids) for one, ids in usable]
+    prompted = [NamedPrompt(one.id, ids) for one, ids in usable]
     wrong = [
         f"prompt {one.id}: {line}"
         for one, ids in usable
@@ -163,7 +167,7 @@ def check_command(
             session.eos_ids,
             rule,
         ),
-        OwnForward(reference.target.model),
+        TransformersReference(reference.target.model),
         _with_long(prompted, session.target.context_limit - max_new_tokens, say),
         max_new_tokens,
         samples,
@@ -178,7 +182,7 @@ def check_command(
                 opened([], forward, Commentary(quiet=True), AS_LOADED), session, prompted, max_new_tokens, say
             )
         except SequoiaError as error:
-            say.warn(f"what rounding does to the target was not measured: {error}")
+            say.warn(f"the effect of rounding was not measured: {error}")
         except KeyboardInterrupt:
             interrupted = True
     found = Findings(check, cost)
@@ -193,19 +197,19 @@ def check_command(
             f"the text is not the target's own: {'; '.join(found.failures)}",
             hint="this should not happen: please report it with the command and the models",
         )
-    if found.sampled and found.sees > smallest_deviation:
+    if found.sampled and found.detectable > smallest_deviation:
         raise CheckFailed(
             "not enough power: no difference found, but the test is too weak to find one of this size: "
             f"{smallest_deviation:g} of the first token's mass (the smallest that it can find is "
-            f"{found.sees:.2g})",
+            f"{found.detectable:.2g})",
             hint="more --samples or other prompts give more power; --smallest-deviation sets the limit",
         )
 
 
 def _rounding_cost(
-    unrounded: Session, session: Session, prompts: list[Prompted], most: int, say: Commentary
+    unrounded: Session, session: Session, prompts: list[NamedPrompt], most: int, say: Commentary
 ) -> RoundingCost:
-    """Of the target of `session`, beside `unrounded`."""
+    """The cost of rounding the target of `session`, compared with `unrounded`."""
     from sequoia_cli.check.rounding import rounding_cost
 
     with say.progress() as bar:
@@ -216,8 +220,8 @@ def _rounding_cost(
         )
 
 
-def _with_long(prompts: list[Prompted], most: int, say: Commentary) -> list[Prompted]:
-    """The prompts, with one of several prefill pieces."""
+def _with_long(prompts: list[NamedPrompt], most: int, say: Commentary) -> list[NamedPrompt]:
+    """The prompts and, if none is that long, one of several prefill pieces."""
     from sequoia_cli.check.run import long_prompt
 
     try:
@@ -229,7 +233,7 @@ def _with_long(prompts: list[Prompted], most: int, say: Commentary) -> list[Prom
 
 
 def _run(check: Check, say: Commentary) -> bool:
-    """All of it; returns whether it was interrupted. What is finished stays in `check`."""
+    """Run the check; returns whether it was interrupted. Finished results stay in `check`."""
     from itertools import chain
 
     many = check.subject.sampling is not None

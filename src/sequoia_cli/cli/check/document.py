@@ -1,4 +1,4 @@
-"""What `sequoia check` found, as one JSON document."""
+"""The JSON document of `sequoia check`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sequoia_cli.check.findings import Adjusted, Findings
-    from sequoia_cli.check.texts import Checked, Difference
+    from sequoia_cli.check.findings import AdjustedTest, Findings
+    from sequoia_cli.check.texts import CheckedText, Difference
     from sequoia_cli.measure.session import Session
 
 SCHEMA = "sequoia-check/1"
@@ -18,9 +18,9 @@ SCHEMA = "sequoia-check/1"
 def document(
     findings: Findings, session: Session, warnings: list[str], smallest_deviation: float, *, finished: bool
 ) -> dict[str, Any]:
-    """Conditions, texts token by token, every difference, every test with its counts, the controls.
+    """Conditions, texts token by token, differences, tests with their counts, and controls.
 
-    What was measured and is not finite is null: logits that overflow are a finding to report.
+    Measured values that are not finite become null: overflowing logits are a finding to report.
     """
     from sequoia_cli.check.findings import ALPHA
     from sequoia_cli.check.texts import SLACK
@@ -30,11 +30,11 @@ def document(
         "schema": SCHEMA,
         "finished": finished,
         "passed": not findings.failures,
-        "powerful": not findings.sampled or findings.sees <= smallest_deviation,
+        "powerful": not findings.sampled or findings.detectable <= smallest_deviation,
         "smallest_deviation": {
             "limit": smallest_deviation,
-            "first_token": findings.sees if findings.sampled else None,
-            "by_test": findings.sees_by_test,
+            "first_token": findings.detectable if findings.sampled else None,
+            "by_test": findings.detectable_by_test,
         },
         "failures": findings.failures,
         "conditions": {**session.conditions, **_conditions(findings)},
@@ -62,7 +62,7 @@ def document(
 
 
 def _with_nulls(value: Any) -> Any:
-    """The same with None in place of every number that is not finite."""
+    """`value` with None in place of every number that is not finite."""
     if isinstance(value, Mapping):
         return {key: _with_nulls(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -71,7 +71,7 @@ def _with_nulls(value: Any) -> Any:
 
 
 def token_texts(session: Session, tokens: Sequence[int | None]) -> list[str | None]:
-    """Each token as it reads alone."""
+    """Each token decoded alone."""
     return [None if token is None else session.tokenizer.decode([token]) for token in tokens]
 
 
@@ -89,7 +89,7 @@ def _conditions(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _text(text: Checked) -> dict[str, Any]:
+def _text(text: CheckedText) -> dict[str, Any]:
     return {
         "prompt": text.prompt,
         "token_ids": list(text.token_ids),
@@ -108,7 +108,7 @@ def _difference(one: Difference, session: Session) -> dict[str, Any]:
     return {**asdict(one), **read}
 
 
-def _test(one: Adjusted) -> dict[str, Any]:
+def _test(one: AdjustedTest) -> dict[str, Any]:
     test = one.test
     return {
         "name": test.name,
@@ -118,7 +118,7 @@ def _test(one: Adjusted) -> dict[str, Any]:
         "p_value": test.p_value,
         "adjusted_p_value": one.adjusted,
         "passed": one.passed,
-        "sees_total_variation": one.sees,
+        "sees_total_variation": one.detectable,
         "groups": [
             {"given": given, "cells": [[cell.token, cell.seen, cell.expected] for cell in cells]}
             for given, cells in test.cells.items()

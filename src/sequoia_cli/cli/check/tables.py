@@ -1,4 +1,4 @@
-"""What `sequoia check` found, as tables for the person at the terminal."""
+"""The tables of `sequoia check` for the terminal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sequoia_cli.check.betting import Cell
-    from sequoia_cli.check.findings import Adjusted, Control, Findings
+    from sequoia_cli.check.findings import AdjustedTest, Control, Findings
     from sequoia_cli.check.rounding import RoundingCost
     from sequoia_cli.measure.session import Session
 
-#: Outcomes of a first token that are shown.
+#: Outcomes of a first token to show.
 _SHOWN = 8
 
 
 def summary(findings: Findings, session: Session) -> Iterator[Table | str]:
-    """What was checked, what was found, and what could have been."""
+    """Texts, differences, tests, controls and the smallest detectable deviation."""
     check = findings.check
     if not check.ours:
         return
@@ -37,7 +37,7 @@ def summary(findings: Findings, session: Session) -> Iterator[Table | str]:
     for control in findings.controls:
         yield f"control, {control.name}: {_caught(control)}"
     if findings.sampled:
-        yield f"the smallest deviation of the first token that this check could find: {findings.sees:.2g}"
+        yield f"the smallest deviation of the first token that can be detected: {findings.detectable:.2g}"
     if findings.rounding:
         yield _rounding(findings.rounding)
     yield _closing(findings)
@@ -47,7 +47,7 @@ def _texts(findings: Findings, session: Session) -> Table:
     from sequoia_cli.check.texts import SLACK
 
     table = plain_table(
-        f"texts beside the target's own forward in {session.conditions['dtype']} and in a wider dtype",
+        f"texts compared with the target's own forward in {session.conditions['dtype']} and in a wider dtype",
         *("texts", "number", "tokens", "wrong tokens", "wrong logits", "off by", "wrong ends"),
     )
     for way, texts in findings.texts.items():
@@ -94,8 +94,8 @@ def _tests(findings: Findings) -> Table:
     from sequoia_cli.check.findings import ALPHA
 
     table = plain_table(
-        f"{findings.check.tally.tokens} sampled tokens beside the distribution of transformers",
-        *("test", "prompt", "tokens", "cells", "p", "adjusted", "sees"),
+        f"{findings.check.tally.tokens} sampled tokens compared with the distribution of transformers",
+        *("test", "prompt", "tokens", "cells", "p", "adjusted", "detects"),
     )
     for one in findings.tests:
         test = one.test
@@ -106,16 +106,16 @@ def _tests(findings: Findings) -> Table:
             str(sum(map(len, test.cells.values())) or 2),
             f"{test.p_value:.2g}",
             f"{one.adjusted:.2g}" + ("" if one.passed else " WRONG"),
-            f"{one.sees:.2f}" if one.sees < 1 else "none",
+            f"{one.detectable:.2f}" if one.detectable < 1 else "none",
         )
-    table.caption = f"adjusted: for the number of tests, wrong at {ALPHA:g}; sees: the smallest total"
-    table.caption += f" variation that the test finds in {100 * POWER:g} of 100 runs"
+    table.caption = f"adjusted: for the number of tests, wrong at {ALPHA:g}; detects: the smallest total"
+    table.caption += f" variation that the test detects in {100 * POWER:g} of 100 runs"
     table.caption_justify = "left"
     return table
 
 
-def _first_tokens(one: Adjusted, session: Session) -> Table:
-    """The distribution that is easiest to look at."""
+def _first_tokens(one: AdjustedTest, session: Session) -> Table:
+    """Counts of the first token of one prompt."""
     table = plain_table(f"after prompt {one.test.prompt}", one.test.name, "came", "expected")
     cells: Sequence[Cell] = next(iter(one.test.cells.values()))
     for cell in [*cells[:_SHOWN], *cells[_SHOWN:][-1:]]:
@@ -133,7 +133,7 @@ def _caught(control: Control) -> str:
 
 def _rounding(cost: RoundingCost) -> Table:
     table = plain_table(
-        f"the rounded target beside the unrounded one, over {cost.tokens} tokens of greedy answers",
+        f"the rounded target and the unrounded one, over {cost.tokens} tokens of greedy answers",
         *("target", "perplexity", "KL, nats per token", "same first choice", "plain tokens/s"),
     )
     table.add_row("unrounded", f"{cost.unrounded_perplexity:.3f}", "", "", f"{cost.unrounded_speed:.1f}")

@@ -1,4 +1,4 @@
-"""A decoder that is watched from outside: every step with the logits that its tokens were chosen by."""
+"""The engine's decoder, observed from outside: every step with the logits that chose its tokens."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sequoia_cli.engine.target import ModelText, Output
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one step emitted, and what it emitted it by.
+class ObservedStep:
+    """The tokens of one step, and the logits and proposals that they came from.
 
-    `logits` (tokens, vocabulary) are the target's, in its dtype: a row for each of `tokens`. `proposed` has
-    (vocabulary,) probabilities of each draft, from which it drew its `children` of the root; it is empty in a
-    step without speculation. `rank` is that of the child which the first token is, None where it is none.
-    `depth` counts the layers of the step's tree.
+    `logits` (tokens, vocabulary) are the target's, in its dtype, one row for each of `tokens`. `proposed` are
+    the (vocabulary,) probabilities from which each draft drew its `children` of the root; empty in a step
+    without speculation. `rank` is that of the child that the first token equals, None for no child. `depth`
+    counts the layers of the step's tree.
     """
 
     tokens: tuple[int, ...]
@@ -37,11 +37,11 @@ class Seen:
     finish: str | None
 
 
-class Watched:
-    """The loop of `Decoder` as it is, between a target and drafts that remember what they gave.
+class ObservedDecoder:
+    """An unchanged `Decoder` between a target and drafts that record their outputs.
 
-    A prompt that comes twice in a row is run once, so that many texts after it cost only their steps.
-    `options` go to `Decoder`.
+    A prompt given twice in a row is prefilled once, so that many texts of it cost only their steps. `options`
+    are passed to `Decoder`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Watched:
         draft_sampling: Sampling,
         **options: Any,
     ) -> None:
-        self._target, self._drafts = _SeenTarget(target), [_SeenDraft(draft) for draft in drafts]
+        self._target, self._drafts = _RecordingTarget(target), [_RecordingDraft(draft) for draft in drafts]
         self._decoder = Decoder(
             self._target,
             cast(Sequence[Draft], self._drafts),
@@ -66,8 +66,8 @@ class Watched:
 
     def steps(
         self, prompt: Sequence[int], max_new_tokens: int, eos_ids: Sequence[int], seed: int
-    ) -> Iterator[Seen]:
-        """The steps of one text, as they come."""
+    ) -> Iterator[ObservedStep]:
+        """Yield the steps of one text."""
         generator = torch.Generator().manual_seed(seed)
         draft_sampling = self._decoder.draft_sampling
         decoded = self._decoder.decode(prompt, max_new_tokens, eos_ids=eos_ids, generator=generator)
@@ -79,16 +79,16 @@ class Watched:
                 if draft.proposals is not None
             )
             children = len(self.tree.limited(step.depth).children[0]) if proposed else 0
-            # A copy: what a forward over fixed buffers gives is overwritten by the next one.
+            # A copy, as the next forward over fixed buffers overwrites its outputs.
             logits = self._target.logits[rows].clone()
             rank = next(iter(step.ranks), None)
             for draft in self._drafts:
-                draft.proposals = None  # one that runs out of context gives none in the next step
-            yield Seen(step.tokens, logits, proposed, children, rank, step.depth, step.finish)
+                draft.proposals = None  # a draft out of context proposes nothing in the next step
+            yield ObservedStep(step.tokens, logits, proposed, children, rank, step.depth, step.finish)
 
 
-class _SeenTarget:
-    """A target that remembers the logits of its last forward, and the text that it opened last."""
+class _RecordingTarget:
+    """A target that records the logits of its last forward, and keeps the text that it opened last."""
 
     def __init__(self, target: LanguageModel) -> None:
         self._target = target
@@ -102,21 +102,21 @@ class _SeenTarget:
 
     def open(
         self, prompt: Tensor, capacity: int, taps: Sequence[int] = ()
-    ) -> tuple[_SeenText, tuple[Tensor, ...]]:
-        """As the target does; the same prompt again is not run again, but what followed it is forgotten."""
+    ) -> tuple[_RecordingText, tuple[Tensor, ...]]:
+        """As the target does, but the same prompt given again reuses its text, rewound to the prompt."""
         key = prompt.tolist(), capacity, taps
         if self._text is None or self._key != key:
-            self._text = None  # so that its rows can be used again
+            self._text = None  # frees its memory first
             self._text, self._states = self._target.open(prompt, capacity, taps)
             self._key = key
         self._text.rewind(len(prompt))
-        return _SeenText(self, self._text), self._states
+        return _RecordingText(self, self._text), self._states
 
 
-class _SeenText:
-    """A text that tells its target's logits."""
+class _RecordingText:
+    """A text that records its logits in the target."""
 
-    def __init__(self, target: _SeenTarget, text: ModelText) -> None:
+    def __init__(self, target: _RecordingTarget, text: ModelText) -> None:
         self._target, self._text = target, text
 
     def __getattr__(self, name: str) -> Any:
@@ -129,8 +129,8 @@ class _SeenText:
         return output
 
 
-class _SeenDraft:
-    """A draft that remembers what it proposed after the root."""
+class _RecordingDraft:
+    """A draft that records its proposals for the root's children."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
