@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sequoia_cli.bench.work import Sample, Work
+from sequoia_cli.bench.workload import Sample, Workload
 from sequoia_cli.core.ending import cut
 from sequoia_cli.engine.warp import Sampling
 
@@ -51,12 +51,12 @@ def work(**options):
         "seed": 3,
         "threads": 2,
     }
-    return Work(**{**settings, **options})
+    return Workload(**{**settings, **options})
 
 
 def test_work_crosses_a_process_boundary_unchanged():
     given = work(tree=(-1, 0, 0), gguf="x.gguf")
-    assert Work.from_dict(json.loads(json.dumps(given.to_dict()))) == given
+    assert Workload.from_dict(json.loads(json.dumps(given.to_dict()))) == given
     assert given.longest == 6
 
 

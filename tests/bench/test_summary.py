@@ -5,7 +5,7 @@ import pytest
 
 from sequoia_cli.bench.runner import Outcome
 from sequoia_cli.bench.summary import COVERAGE, median_interval, ratio, summaries
-from sequoia_cli.bench.work import Sample
+from sequoia_cli.bench.workload import Sample
 
 
 def at(rate, number=0, prompt=0, engine="a", tokens=(1,)):

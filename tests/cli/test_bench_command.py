@@ -14,7 +14,7 @@ from sequoia_cli.bench import runner
 from sequoia_cli.bench.engines import ENGINES
 from sequoia_cli.bench.runner import Outcome
 from sequoia_cli.bench.scaling import SIZES
-from sequoia_cli.bench.work import Sample
+from sequoia_cli.bench.workload import Sample
 from sequoia_cli.cli import prompts
 from sequoia_cli.cli.bench.inputs import gguf_file, interpreters
 from sequoia_cli.cli.bench.report import footnotes
@@ -57,7 +57,7 @@ def test_real_engines_agree_id_for_id_and_the_file_has_every_sample(
     rows = [line.split() for line in err.splitlines()]
     for engine in ("plain", "tree", "transformers"):
         assert len([row for row in rows if row[:1] == [engine]]) == 2
-    assert "llama.cpp: left out: llama_cpp is not installed" in err
+    assert "llama.cpp: skipped: llama_cpp is not installed" in err
     found = yaml.safe_load((empty_place / "bench.yaml").read_text())
     assert (found["schema"], found["rounds"], found["baseline"]) == ("sequoia-bench/2", 1, "transformers")
     plain, tree, theirs, missing = found["engines"]
@@ -198,7 +198,7 @@ def test_an_interpreter_that_is_none_is_refused(run, pair, scripted, given, mess
 def test_a_gguf_file_that_is_missing_is_refused(run, pair, trees, scripted):
     code, _, err = run("bench", *pair, "--tree", trees["tree"], "--gguf", "no.gguf")
     assert code == 2
-    assert "--gguf is 'no.gguf', which is no file" in err
+    assert "--gguf is 'no.gguf', which is not a file" in err
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_scaling_shows_growth_as_far_as_the_context_goes(run, pair, trees, scrip
         )
     rows = [line.split() for line in err.splitlines()]
     assert ["tree", "128", "512", "500", "500.0", "5"] in rows
-    assert "left out: prompts of 256, 512, 1024, 2048, 4000 tokens; with 32 new ones" in err
+    assert "left out: prompts of 256, 512, 1024, 2048, 4000 tokens; with 32 new tokens" in err
     assert "this target's context, 256" in err
 
 
@@ -246,8 +246,7 @@ def test_scaling_has_prompts_of_its_own(run, pair, scripted):
         code, _, err = run("bench", *pair, "--scaling", flag, value)
         assert code == 2
         assert (
-            f"--scaling has prompts of its own, of many lengths, and no baseline; without effect: {flag}"
-            in err
+            f"--scaling uses its own prompts, of many lengths, and no baseline; without effect: {flag}" in err
         )
 
 
@@ -260,7 +259,7 @@ def test_scaling_has_prompts_of_its_own(run, pair, scripted):
             ("--engines", "plain", "--assistant", "x"),
             "takes an assistant (plain); without effect: --assistant\n",
         ),
-        (("--engines", "plain", "--python", "vllm=sh"), "among these (plain); without effect: --python\n"),
+        (("--engines", "plain", "--python", "vllm=sh"), "--python runs (plain); without effect: --python\n"),
     ],
 )
 def test_options_without_effect_are_refused(run, pair, scripted, arguments, line):
@@ -321,7 +320,7 @@ def test_a_prompt_beyond_the_context_is_left_out_by_name_for_all_engines(
     )
     assert code == 0, err
     assert "left out for all engines: prompt two (" in err
-    assert "with 6 new tokens more than the 256 of the smallest context" in err
+    assert "with 6 new tokens they exceed the smallest context, 256 tokens" in err
     found = json.loads(out)["prompts"]
     assert (found["ids"], found["left_out"]) == (["one", "three"], ["two"])
     assert [len(work.prompts) for work in scripted["work"]] == [2] * len(ENGINES)
@@ -376,7 +375,7 @@ def test_a_pair_that_transformers_cannot_run_is_left_out_and_the_others_are_comp
     target, dtype = pair[:2], pair[4:]
     code, _, err = run("bench", *target, *dtype, *options, "--limit", "1", "-n", "4", "--rounds", "1")
     assert code == 0, err
-    assert re.search(r"assisted: left out: transformers cannot pair \d+ with \d+ rows", err)
+    assert re.search(r"assisted: skipped: transformers cannot pair \d+ with \d+ rows", err)
 
 
 # --- what the GGUF is
@@ -391,7 +390,7 @@ def test_a_pair_that_transformers_cannot_run_is_left_out_and_the_others_are_comp
         ),
         (
             ("--gguf", "mine.gguf"),
-            "llama.cpp: ran mine.gguf; whether that has the target's weights was not checked",
+            "llama.cpp: ran mine.gguf; it was not checked that its weights are the target's",
         ),
     ],
 )

@@ -1,1 +1,1 @@
-"""Engines side by side: each in a process of its own, taking turns on the same prompts."""
+"""Benchmarking engines: each runs in its own process, and they take turns on the same prompts."""

@@ -1,4 +1,4 @@
-"""The engines take turns: each round gives all of them every prompt, in an order that changes by round."""
+"""Running engines in turns: in each round every engine gets every prompt, in an order that rotates."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sequoia_cli.bench.work import Sample, Work
+from sequoia_cli.bench.workload import Sample, Workload
 from sequoia_cli.core.paths import package_data
 
 
 @dataclass
 class Outcome:
-    """The result of an engine: its samples, or why it has none (or no more)."""
+    """The result of an engine: its samples, or the reason why it has none or stopped."""
 
     engine: str
     samples: list[Sample] = field(default_factory=list)
@@ -32,22 +32,22 @@ class Outcome:
 
     @property
     def runs(self) -> bool:
-        """Whether it can be asked for texts."""
+        """Whether the engine can generate."""
         return self.load_seconds is not None and self.failed is None
 
 
 class Worker:
-    """An engine's process, run by `python` (None: this one). Its stderr is kept for the case that it dies."""
+    """An engine's process, run by the interpreter `python` (None: this one); stderr is kept for errors."""
 
-    def __init__(self, engine: str, work: Work, python: str | None = None) -> None:
+    def __init__(self, engine: str, work: Workload, python: str | None = None) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="sequoia-bench-")
-        place = Path(self._scratch.name)
-        # Another interpreter is to find this package, but none of those that are installed beside it.
-        (place / "sequoia_cli").symlink_to(package_data())
-        paths = filter(None, (str(place), os.environ.get("PYTHONPATH")))
-        self._errors = place / "stderr"
+        folder = Path(self._scratch.name)
+        # Another interpreter must find this package, but not those installed next to it.
+        (folder / "sequoia_cli").symlink_to(package_data())
+        paths = filter(None, (str(folder), os.environ.get("PYTHONPATH")))
+        self._errors = folder / "stderr"
         with self._errors.open("wb") as errors:
-            # A session of its own: an interrupt is for this process, which then ends the others.
+            # In its own session: an interrupt reaches only this process, which then ends the workers.
             self._process = subprocess.Popen(
                 [python or sys.executable, "-m", "sequoia_cli.bench.worker"],
                 stdin=subprocess.PIPE,
@@ -61,7 +61,7 @@ class Worker:
         self.first = self.ask({"engine": engine, "work": work.to_dict()})
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Its reply; {"failed": why} where it has none."""
+        """Send a message and return the reply, {"failed": reason} if there is none."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(message, allow_nan=False) + "\n")
@@ -69,16 +69,16 @@ class Worker:
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
-        return json.loads(line) if line else {"failed": self._last_words()}
+        return json.loads(line) if line else {"failed": self._exit_reason()}
 
     def close(self) -> None:
         """End the process."""
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # and what it has started itself
+            os.killpg(self._process.pid, signal.SIGKILL)  # and its own children
         self._process.communicate()
         self._scratch.cleanup()
 
-    def _last_words(self) -> str:
+    def _exit_reason(self) -> str:
         code = self._process.wait()
         lines = self._errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         end = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
@@ -87,18 +87,18 @@ class Worker:
 
 def compare(
     engines: Sequence[str],
-    work: Work,
+    work: Workload,
     rounds: int,
     on_progress: Callable[[str], None] = lambda what: None,
     pythons: Mapping[str, str] | None = None,
 ) -> list[Outcome]:
-    """Run all engines on all prompts, `rounds` times, by turns; `work.warm_up` once before that, uncounted.
+    """Run all engines in turns on all prompts, `rounds` times, after an untimed warm-up on `work.warm_up`.
 
-    Every prompt has a seed of its own in each round, the same for all engines.
+    Each prompt has its own seed in each round, the same for all engines. `pythons` are the interpreters of
+    engines that need another one than this.
 
-    Each engine's process stays, idle while others run, so that none loads or compiles within its times. An
-    interruption ends all of them; what was measured until then is in the outcomes it carries. `pythons` has
-    the interpreters of engines that need another one than this.
+    An engine's process stays alive, idle while others run, so that loading and compiling are not timed.
+    Raises `Interrupted`, with the outcomes so far, on an interrupt.
     """
     outcomes = [Outcome(engine) for engine in engines]
     workers: dict[str, Worker] = {}
@@ -108,19 +108,19 @@ def compare(
             workers[outcome.engine] = worker = Worker(
                 outcome.engine, work, (pythons or {}).get(outcome.engine)
             )
-            _note(outcome, worker.first)
+            _update(outcome, worker.first)
             for prompt in work.warm_up:
                 if outcome.runs:
                     on_progress(outcome.engine)
-                    _note(outcome, worker.ask({"prompt": prompt, "seed": work.text_seed(-1, prompt)}))
+                    _update(outcome, worker.ask({"prompt": prompt, "seed": work.text_seed(-1, prompt)}))
         for number in range(rounds):
             for prompt in range(len(work.prompts)):
-                for outcome in _turned([each for each in outcomes if each.runs], number + prompt):
+                for outcome in _rotated([each for each in outcomes if each.runs], number + prompt):
                     on_progress(outcome.engine)
                     reply = workers[outcome.engine].ask(
                         {"prompt": prompt, "seed": work.text_seed(number, prompt)}
                     )
-                    _note(outcome, reply)
+                    _update(outcome, reply)
                     if "token_ids" in reply:
                         outcome.samples.append(_sample(outcome.engine, number, prompt, reply))
     except KeyboardInterrupt as interruption:
@@ -132,14 +132,14 @@ def compare(
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interruption with the `outcomes` until then."""
+    """An interrupt, with the `outcomes` so far."""
 
     def __init__(self, outcomes: list[Outcome]) -> None:
         super().__init__()
         self.outcomes = outcomes
 
 
-def _note(outcome: Outcome, reply: dict[str, Any]) -> None:
+def _update(outcome: Outcome, reply: dict[str, Any]) -> None:
     for key in ("load_seconds", "peak_bytes", "packages", "unavailable", "failed"):
         if key in reply:
             setattr(outcome, key, reply[key])
@@ -150,6 +150,6 @@ def _sample(engine: str, number: int, prompt: int, reply: dict[str, Any]) -> Sam
     return Sample(engine, number, prompt, tuple(reply["token_ids"]), arrivals)
 
 
-def _turned(outcomes: Sequence[Outcome], by: int) -> list[Outcome]:
+def _rotated(outcomes: Sequence[Outcome], by: int) -> list[Outcome]:
     by = by % len(outcomes) if outcomes else 0
     return [*outcomes[by:], *outcomes[:by]]

@@ -1,6 +1,6 @@
-"""How an engine's time and memory grow with the prompt and with the tree.
+"""Growth of an engine's time and memory with the length of the prompt and the size of the tree.
 
-Each point has a process of its own, as the most memory that a process ever had does not go down again.
+Each point runs in its own process, because peak memory is per process.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sequoia_cli.bench.runner import Outcome, compare
-from sequoia_cli.bench.work import Work
+from sequoia_cli.bench.workload import Workload
 from sequoia_cli.measure.latency import timing_tree
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4000)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
-#: Tokens of the prompt where the tree grows, and new ones everywhere.
+#: Tokens of the prompt when the tree grows, and new tokens at every point.
 CONTEXT, NEW_TOKENS = 128, 32
 
 
 @dataclass(frozen=True)
 class Point:
-    """The outcome of an engine after so many tokens, with a tree of so many nodes."""
+    """The outcome of an engine for one prompt length and tree size."""
 
     prompt_tokens: int
     tree_nodes: int
@@ -30,15 +30,15 @@ class Point:
 
 def points(
     engines: Sequence[str],
-    work: Work,
+    work: Workload,
     text: Sequence[int],
     rounds: int,
     on_progress: Callable[[str], None] = lambda what: None,
     pythons: Mapping[str, str] | None = None,
 ) -> Iterator[Point]:
-    """Each engine after the first tokens of `text`, as far as it goes; then this one's trees of all sizes.
+    """Measure each engine on prompts of growing length, then this engine with trees of growing size.
 
-    The prompts and the length of `work` are not used. A text does not end before its budget.
+    The prompts are the first tokens of `text`. The prompts, ends of text and budget of `work` are not used.
     """
 
     def measured(names: Sequence[str], tokens: int, tree: tuple[int, ...]) -> Iterator[Point]:

@@ -1,4 +1,4 @@
-"""What the samples of a comparison say: medians by prompt, and ratios within one round."""
+"""Statistics of a comparison: medians by prompt, and ratios within a round."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from math import comb
 from statistics import median
 
 from sequoia_cli.bench.runner import Outcome
-from sequoia_cli.bench.work import Sample
+from sequoia_cli.bench.workload import Sample
 
-#: How often, at least, an interval is to hold the median.
+#: The least coverage of a confidence interval of the median.
 COVERAGE = 0.95
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A speed as a multiple of another engine's: median over prompts, and the `median_interval` of it."""
+    """A speed relative to another engine's: the median over prompts and its `median_interval`."""
 
     value: float
     interval: tuple[float, float] | None
@@ -24,9 +24,9 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Summary:
-    """One engine: speeds in tokens per second, medians over prompts of medians over rounds.
+    """The statistics of one engine: medians over prompts of medians over rounds.
 
-    `differing` are the prompts with another text than the reference's; None without one to compare with.
+    `differing` are the prompts whose text differs from the reference engine's; None without a reference.
     """
 
     engine: str
@@ -38,7 +38,7 @@ class Summary:
 
 
 def summaries(outcomes: Sequence[Outcome], baseline: str, reference: str) -> list[Summary]:
-    """Of each engine: ratios to `baseline`, and the prompts whose texts differ from those of `reference`."""
+    """Summarise each engine: ratios to `baseline`, and prompts whose texts differ from `reference`'s."""
     samples = {outcome.engine: outcome.samples for outcome in outcomes}
     texts = {sample.prompt: sample.token_ids for sample in samples.get(reference, ())}
     return [
@@ -55,14 +55,14 @@ def summaries(outcomes: Sequence[Outcome], baseline: str, reference: str) -> lis
 
 
 def ratio(ours: Sequence[Sample], others: Sequence[Sample]) -> Ratio | None:
-    """Speeds of the same prompt in the same round, one by the other, so that a slow minute hits both.
+    """The ratio of speeds of the same prompt in the same round, so that a slow minute affects both.
 
-    None without a pair.
+    None without such a pair.
     """
-    there = {(sample.round, sample.prompt): sample.tokens_per_second for sample in others}
+    speeds = {(sample.round, sample.prompt): sample.tokens_per_second for sample in others}
     found: dict[int, list[float]] = {}
     for sample in ours:
-        mine, other = sample.tokens_per_second, there.get((sample.round, sample.prompt))
+        mine, other = sample.tokens_per_second, speeds.get((sample.round, sample.prompt))
         if mine and other:
             found.setdefault(sample.prompt, []).append(mine / other)
     if not found:
@@ -72,16 +72,16 @@ def ratio(ours: Sequence[Sample], others: Sequence[Sample]) -> Ratio | None:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The k-th smallest and k-th largest value, which hold the median of their distribution between them.
+    """A confidence interval of the median: the k-th smallest and the k-th largest value.
 
-    Coverage is at least `COVERAGE` for independent values of any one distribution: the median lies outside
-    only where fewer than k of n values lie on one side of it, and each side has half of the chance (the sign
-    test's interval; Conover, Practical Nonparametric Statistics, section 3.2). k is the largest that keeps
-    to it; None where not even the smallest and largest value do, which is below 6 values. For 8 these two are
-    it, and cover 99.2%.
+    Its coverage is at least `COVERAGE` for independent values of any distribution. The median is outside only
+    if fewer than k of the n values lie on one side of it, and each value lies on either side with probability
+    1/2 (the sign test's interval; Conover, Practical Nonparametric Statistics, section 3.2). k is the largest
+    with that coverage; None if there is none, which is the case below 6 values. For 8 values k is 1 and the
+    coverage 99.2%.
     """
     count, outside, k = len(values), 0.0, 0
-    # `outside` is the chance that k values or fewer lie on one side of the median.
+    # `outside` is the probability that at most k values lie on one side of the median.
     while (outside := outside + 2 * comb(count, k) * 0.5**count) <= 1 - COVERAGE:
         k += 1
     ordered = sorted(values)
@@ -96,7 +96,7 @@ def _differing(samples: Sequence[Sample], texts: Mapping[int, tuple[int, ...]]) 
 
 
 def median_of(samples: Sequence[Sample], name: str) -> float | None:
-    """Median over prompts of the medians over rounds of a property of samples; None where none has it."""
+    """The median over prompts of the medians over rounds of a property of samples; None if none has it."""
     found: dict[int, list[float]] = {}
     for sample in samples:
         value = getattr(sample, name)

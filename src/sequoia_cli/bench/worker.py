@@ -1,6 +1,6 @@
-"""One engine in a process of its own: JSON lines in, JSON lines out.
+"""The process of one engine: JSON lines in, JSON lines out.
 
-The first line is {"engine": name, "work": ...}; each further one, {"prompt": index, "seed": n}, asks for a
+The first line is {"engine": name, "work": ...}; each further one, {"prompt": index, "seed": n}, requests a
 text.
 """
 
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from sequoia_cli.bench.engines import Engine, Unavailable, make_engine
-from sequoia_cli.bench.work import Work
+from sequoia_cli.bench.workload import Workload
 from sequoia_cli.core.ending import cut
 from sequoia_cli.errors import SequoiaError, out_of_memory
 
 
 def main() -> None:
     """Serve until stdin ends."""
-    # Libraries print what they like: that goes to stderr, and the replies to what was stdout.
+    # Libraries may print to stdout: redirect that to stderr, and write replies to the original stdout.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(sys.stdin, replies)
@@ -37,11 +37,11 @@ def serve(requests: TextIO, replies: TextIO) -> None:
         replies.write(json.dumps(message, allow_nan=False) + "\n")
         replies.flush()
 
-    asked = json.loads(requests.readline())
-    work = Work.from_dict(asked["work"])
+    setup = json.loads(requests.readline())
+    work = Workload.from_dict(setup["work"])
     began = time.perf_counter()
     try:
-        engine = make_engine(asked["engine"], work)
+        engine = make_engine(setup["engine"], work)
     except Unavailable as reason:
         reply({"unavailable": str(reason)})
         return
@@ -63,9 +63,9 @@ def serve(requests: TextIO, replies: TextIO) -> None:
 
 
 def run(
-    engine: Engine, work: Work, prompt: int, seed: int, clock: Callable[[], float] = time.perf_counter
+    engine: Engine, work: Workload, prompt: int, seed: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Any]:
-    """The tokens of one text and when they came, cut where the work says that a text ends."""
+    """Generate one text: its tokens and their arrivals, cut at an end of text or the budget."""
     tokens: list[int] = []
     arrivals: list[tuple[float, int]] = []
     began = clock()
@@ -82,15 +82,15 @@ def run(
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had at a time, the accelerator's included."""
+    """The peak memory of this process, the accelerator's included."""
     resident = _peak_resident()
-    torch = sys.modules.get("torch")  # only an engine that runs on it has it
+    torch = sys.modules.get("torch")  # imported only by engines that use it
     return resident + (torch.cuda.max_memory_allocated() if torch and torch.cuda.is_available() else 0)
 
 
 def _peak_resident() -> int:
     try:
-        # Not getrusage: a process's figure there begins with what its parent had when it started it.
+        # Not getrusage, whose figure includes the parent's memory at the fork.
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""The engines that are compared, by name. Each module is imported only where its engine runs."""
+"""The engines to compare, by name. A module is imported only if its engine runs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Protocol
 
-from sequoia_cli.bench.work import Work
+from sequoia_cli.bench.workload import Workload
 
-#: Called with new tokens as they come.
+#: Called with new tokens as soon as they are generated.
 OnTokens = Callable[[Sequence[int]], None]
 
 
 class Unavailable(Exception):
-    """An engine that cannot do this work here; the message says why."""
+    """The engine cannot run this workload here; the message gives the reason."""
 
 
 class Engine(Protocol):
-    """A model loaded and ready, greedy or sampling as the work says."""
+    """A loaded model, ready to generate with the workload's sampling."""
 
-    #: Packages whose versions decide what it does.
+    #: Packages whose versions are reported.
     packages: tuple[str, ...]
 
     def generate(self, prompt: Sequence[int], seed: int, on_tokens: OnTokens) -> None:
         """Continue a prompt with random numbers from `seed`.
 
-        Tokens after an end of text, or one too many, may come and are cut off.
+        Tokens after an end of text or beyond the budget are allowed; the caller cuts them off.
         """
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where an engine is found: `make` is "module:function" of (Work, name) -> Engine.
+    """How to load an engine: `make` is "module:function", a function (Workload, name) -> Engine.
 
-    `needs` is the package it is made of, where that is none of ours; `reads_gguf`: it takes no other file.
+    `needs` is the package that must be installed, if any; `reads_gguf`: it reads only GGUF files.
     """
 
     make: str
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def installed(self) -> bool:
-        """Whether this interpreter has the package it needs."""
+        """Whether this interpreter has the needed package."""
         return self.needs is None or find_spec(self.needs) is not None
 
 
@@ -67,8 +67,8 @@ ENGINES = {
 }
 
 
-def make_engine(name: str, work: Work) -> Engine:
-    """Load an engine by its name. Raises `Unavailable` where it cannot do this work here."""
+def make_engine(name: str, work: Workload) -> Engine:
+    """Load an engine by name. Raises `Unavailable` if it cannot run this workload here."""
     entry = ENGINES[name]
     if not entry.installed:
         raise Unavailable(

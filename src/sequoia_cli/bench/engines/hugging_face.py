@@ -13,16 +13,16 @@ from transformers import CompileConfig, GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from sequoia_cli.bench.engines import OnTokens, Unavailable
-from sequoia_cli.bench.work import Work
+from sequoia_cli.bench.workload import Workload
 from sequoia_cli.engine.loading.devices import parse_device, parse_dtype
 from sequoia_cli.engine.loading.load import load_pair, load_target
 
-#: Tokens that a lookup proposes at a time: what the documentation's example takes.
+#: Tokens proposed by a lookup, as in the documentation's example.
 _LOOKUP_TOKENS = 10
 
 
 class _Streamer(BaseStreamer):
-    """Passes tokens on; the first that come are the prompt."""
+    """Passes tokens on, except the prompt, which comes first."""
 
     def __init__(self, on_tokens: OnTokens) -> None:
         self._on_tokens, self._started = on_tokens, False
@@ -37,17 +37,17 @@ class _Streamer(BaseStreamer):
 
 
 class HuggingFaceEngine:
-    """A model as transformers runs it, with nothing of its checkpoint's sampling settings but the work's.
+    """A model as transformers runs it, with the workload's sampling settings instead of the checkpoint's.
 
-    `assistant` proposes tokens, or the prompt does, `lookup` at a time. With `compiled`, the cache is static
-    and the forward of a token compiled.
+    Tokens are proposed by `assistant`, or `lookup` at a time from the prompt. With `compiled`, the cache is
+    static and the forward of one token is compiled.
     """
 
     packages = ("torch", "transformers")
 
     def __init__(
         self,
-        work: Work,
+        work: Workload,
         model: PreTrainedModel,
         assistant: PreTrainedModel | None = None,
         lookup: int | None = None,
@@ -73,7 +73,7 @@ class HuggingFaceEngine:
             **chosen,
         )
         for each in filter(None, (model, assistant)):
-            each.generation_config = GenerationConfig()  # else what it says fills the gaps in ours
+            each.generation_config = GenerationConfig()  # else it fills in what ours leaves unset
 
     @torch.inference_mode()
     def generate(self, prompt: Sequence[int], seed: int, on_tokens: OnTokens) -> None:
@@ -88,8 +88,8 @@ class HuggingFaceEngine:
         )
 
 
-def make(work: Work, name: str) -> HuggingFaceEngine:
-    """Raises `Unavailable` for a draft that is no language model of its own."""
+def make(work: Workload, name: str) -> HuggingFaceEngine:
+    """Load the engine. Raises `Unavailable` for a draft that is not a language model of its own."""
     torch.set_num_threads(work.threads)
     device = parse_device(work.device)
     options: dict[str, Any] = {
@@ -106,7 +106,7 @@ def make(work: Work, name: str) -> HuggingFaceEngine:
     return HuggingFaceEngine(work, model, lookup=_LOOKUP_TOKENS if name == "lookup" else None)
 
 
-def _assisted(work: Work, options: dict[str, Any]) -> HuggingFaceEngine:
+def _assisted(work: Workload, options: dict[str, Any]) -> HuggingFaceEngine:
     draft = work.assistant or work.drafts[0]
     pair = load_pair(work.target, draft, **options)
     assistant = pair.drafts[0]
@@ -117,21 +117,21 @@ def _assisted(work: Work, options: dict[str, Any]) -> HuggingFaceEngine:
         )
     rows, others = (model.config.get_text_config().vocab_size for model in (pair.target, assistant.model))
     if rows != others:
-        # It takes different sizes for different tokenizers, even where the other rows are padding.
+        # transformers takes different sizes for different tokenizers, even if the extra rows are padding.
         raise Unavailable(f"transformers cannot pair {rows} with {others} rows")
     return HuggingFaceEngine(work, pair.target, assistant.model)
 
 
 def _compile_config(model: PreTrainedModel) -> CompileConfig:
     if model.device.type == "cuda":
-        return CompileConfig()  # CUDA graphs, which the default asks for
+        return CompileConfig()  # the default uses CUDA graphs
     config = CompileConfig(mode="default")
     config._compile_all_devices = True  # else transformers compiles for accelerators only
     return config
 
 
 def _require_compilable(model: PreTrainedModel) -> None:
-    """Raise `Unavailable` where transformers would run uncompiled instead, or fail in the middle."""
+    """Raise `Unavailable` if transformers would silently run uncompiled, or fail while generating."""
     if not getattr(model, "_can_compile_fullgraph", False):
         raise Unavailable(f"transformers has no static cache for family '{model.config.model_type}'")
     compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]

@@ -9,18 +9,18 @@ from llama_cpp import Llama
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from sequoia_cli.bench.engines import OnTokens
-from sequoia_cli.bench.work import Work
+from sequoia_cli.bench.workload import Workload
 
-#: Tokens that a lookup proposes at a time: what its documentation takes for a CPU, which this runs on.
+#: Tokens proposed by a lookup, as its documentation recommends for a CPU.
 _LOOKUP_TOKENS = 2
 
 
 class LlamaCppEngine:
-    """One context, emptied for each prompt. `lookup` tokens at a time are proposed from the text so far."""
+    """One context, reset for each prompt. `lookup` tokens at a time are proposed from the text so far."""
 
     packages = ("llama-cpp-python",)
 
-    def __init__(self, work: Work, path: str, lookup: int | None = None) -> None:
+    def __init__(self, work: Workload, path: str, lookup: int | None = None) -> None:
         self._work = work
         proposals = {"draft_model": LlamaPromptLookupDecoding(num_pred_tokens=lookup)} if lookup else {}
         self._model = Llama(
@@ -34,9 +34,9 @@ class LlamaCppEngine:
 
     def generate(self, prompt: Sequence[int], seed: int, on_tokens: OnTokens) -> None:
         work, sampling, model = self._work, self._work.sampling, self._model
-        model.reset()  # else the start that a prompt shares with the one before is not run again
+        model.reset()  # else a prefix shared with the prompt before is not prefilled again
         model.set_seed(seed)
-        # What is there for other sampling rules is switched off.
+        # Other sampling rules are off.
         tokens = model.generate(
             list(prompt),
             temp=sampling.temperature,
@@ -54,7 +54,7 @@ class LlamaCppEngine:
 
 
 class _Steps:
-    """Passes on together what came of one forward: the tokens that were accepted between two of them."""
+    """Groups tokens by forward: passes on together those accepted between two forwards."""
 
     def __init__(self, model: Any, on_tokens: OnTokens) -> None:
         self._model, self._on_tokens, self._tokens = model, on_tokens, list[int]()
@@ -64,14 +64,14 @@ class _Steps:
             self._pass_on()
             run(tokens)
 
-        model.eval = eval_  # of this object; `close` uncovers its class's again
+        model.eval = eval_  # on the instance; `close` removes it again
 
     def add(self, token: int) -> None:
-        """Take a token."""
+        """Add a token."""
         self._tokens.append(token)
 
     def close(self) -> None:
-        """Pass the rest on."""
+        """Pass on the remaining tokens."""
         self._pass_on()
         del self._model.eval
 
@@ -81,7 +81,7 @@ class _Steps:
             self._tokens = []
 
 
-def make(work: Work, name: str) -> LlamaCppEngine:
-    """The engine on the GGUF file."""
+def make(work: Workload, name: str) -> LlamaCppEngine:
+    """Load the engine with the GGUF file."""
     assert work.gguf is not None
     return LlamaCppEngine(work, work.gguf, _LOOKUP_TOKENS if name == "llama.cpp-lookup" else None)

@@ -10,9 +10,9 @@ import openvino
 import openvino_genai
 
 from sequoia_cli.bench.engines import OnTokens
-from sequoia_cli.bench.work import Work
+from sequoia_cli.bench.workload import Workload
 
-#: Tokens that a lookup proposes at a time, and the longest n-gram looked up: what its own example takes.
+#: Tokens proposed by a lookup, and the longest n-gram looked up, as in its own example.
 _LOOKUP_TOKENS, _LOOKUP_NGRAM = 5, 3
 
 
@@ -30,14 +30,14 @@ class _Streamer(openvino_genai.StreamerBase):
 
 
 class OpenVinoEngine:
-    """The pipeline with its own defaults for this processor, but without a cache of prompts.
+    """The pipeline with its own defaults for this processor, but without prefix caching.
 
-    They come again each round, and the time of a first token is to be that of a prompt not seen before.
+    Prompts are repeated each round, and the time to a first token must include prefill.
     """
 
     packages = ("openvino", "openvino-genai")
 
-    def __init__(self, work: Work, path: str, *, lookup: bool = False) -> None:
+    def __init__(self, work: Workload, path: str, *, lookup: bool = False) -> None:
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False
         settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": work.threads, "scheduler_config": scheduler}
@@ -67,7 +67,7 @@ class OpenVinoEngine:
         return config
 
 
-def make(work: Work, name: str) -> OpenVinoEngine:
-    """The engine on the GGUF file."""
+def make(work: Workload, name: str) -> OpenVinoEngine:
+    """Load the engine with the GGUF file."""
     assert work.gguf is not None
     return OpenVinoEngine(work, work.gguf, lookup=name == "openvino-lookup")

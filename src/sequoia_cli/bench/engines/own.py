@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from sequoia_cli.bench.engines import OnTokens, Unavailable
-from sequoia_cli.bench.work import Work
+from sequoia_cli.bench.workload import Workload
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.verifiers import verifier_named
@@ -15,11 +15,11 @@ from sequoia_cli.measure.session import open_session
 
 
 class OwnEngine:
-    """The decoding loop with one tree."""
+    """This project's decoding loop with one tree."""
 
     packages = ("torch", "transformers")
 
-    def __init__(self, work: Work, tree: TokenTree) -> None:
+    def __init__(self, work: Workload, tree: TokenTree) -> None:
         session = open_session(
             work.target,
             work.drafts if tree.size > 1 else (),
@@ -43,8 +43,8 @@ class OwnEngine:
             on_tokens(step.tokens)
 
 
-def make(work: Work, name: str) -> OwnEngine:
-    """Raises `Unavailable` for a tree or a chain that would be plain decoding again."""
+def make(work: Workload, name: str) -> OwnEngine:
+    """Load the engine. Raises `Unavailable` for a tree or chain that is plain decoding."""
     trees = {"plain": ROOT_ONLY, "tree": TokenTree(work.tree), "chain": chain(work.chain)}
     tree = trees[name]
     if name != "plain" and tree.size == 1:

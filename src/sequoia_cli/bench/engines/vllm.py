@@ -1,4 +1,4 @@
-"""vLLM, stepped so that times are its own: plain, or with tokens proposed from the text so far."""
+"""vLLM, run step by step to time each step: plain, or with tokens proposed from the text so far."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from itertools import count
 from typing import Any
 
 from sequoia_cli.bench.engines import OnTokens, Unavailable
-from sequoia_cli.bench.work import Work
+from sequoia_cli.bench.workload import Workload
 
-#: How each engine speculates, as the documentation's examples do. Suffixes of earlier answers are not kept:
-#: in the second round they would hold the whole text.
+#: Speculation settings, as in the documentation's examples. Suffixes of earlier answers are not cached: in
+#: the second round they would contain the whole text.
 SPECULATION: dict[str, dict[str, Any]] = {
     "vllm-ngram": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4},
     "vllm-suffix": {
@@ -27,11 +27,11 @@ SPECULATION: dict[str, dict[str, Any]] = {
 class VllmEngine:
     """One request at a time."""
 
-    def __init__(self, work: Work, speculation: dict[str, Any] | None = None) -> None:
+    def __init__(self, work: Workload, speculation: dict[str, Any] | None = None) -> None:
         _set_environment(work.threads)
         import vllm
 
-        # The CPU build has a name of its own.
+        # The CPU build has another name.
         self.packages = (*packages_distributions().get("vllm", ()), "torch", "transformers")
         self._work, self._library = work, vllm
         self._engine = vllm.LLM(
@@ -40,8 +40,8 @@ class VllmEngine:
             max_model_len=work.longest + 8,
             max_num_seqs=1,
             trust_remote_code=work.trust_remote_code,
-            generation_config="vllm",  # nothing of the checkpoint's own sampling settings
-            enable_prefix_caching=False,  # prompts come again each round, and are to be run again
+            generation_config="vllm",  # not the checkpoint's sampling settings
+            enable_prefix_caching=False,  # prompts are repeated each round and must be prefilled again
             disable_log_stats=True,
             speculative_config=speculation,
         ).llm_engine
@@ -75,20 +75,20 @@ class VllmEngine:
 
 
 def _set_environment(threads: int) -> None:
-    """What vLLM reads when it is imported.
+    """Set the environment variables that vLLM reads on import.
 
-    Its CPU build would bind its threads to all cores but one, which it keeps for its scheduler. Here that
-    runs in the same process and in turn with them; unbound, they are as many as OMP_NUM_THREADS says.
+    Its CPU build binds its threads to all cores but one, which it reserves for its scheduler. Here the
+    scheduler runs in the same process, in turns with the threads; unbound, there are OMP_NUM_THREADS of them.
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    # In this process, whose memory is measured, and with room for one text, not for many.
+    # In this process, whose memory is measured, and with a cache for one text.
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 
-def make(work: Work, name: str) -> VllmEngine:
-    """The engine on the target's folder. Raises `Unavailable` for suffixes without their package."""
+def make(work: Workload, name: str) -> VllmEngine:
+    """Load the engine. Raises `Unavailable` for suffix decoding without its package."""
     if name == "vllm-suffix" and find_spec("arctic_inference") is None:
         raise Unavailable("vLLM's suffix decoding needs the package arctic-inference, which is not installed")
     return VllmEngine(work, SPECULATION.get(name))

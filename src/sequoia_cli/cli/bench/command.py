@@ -1,4 +1,4 @@
-"""`sequoia bench`: this engine and what users would pick instead, on the same prompts, by turns."""
+"""`sequoia bench`: parse, run the comparison, render."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sequoia_cli.errors import BadInput, CheckFailed
 
 if TYPE_CHECKING:
     from sequoia_cli.bench.runner import Outcome
-    from sequoia_cli.bench.work import Work
+    from sequoia_cli.bench.workload import Workload
     from sequoia_cli.cli.console import Commentary
 
-#: The engine whose speed is 1 in the table.
+#: The engine that ratios refer to.
 BASELINE = "transformers"
 
 
@@ -28,14 +28,14 @@ def bench_command(
         str | None, typer.Option("--engines", metavar="A,B", help="Only these; else all that run here.")
     ] = None,
     baseline: Annotated[
-        str, typer.Option("--baseline", metavar="ENGINE", help="The engine whose speed is 1.")
+        str, typer.Option("--baseline", metavar="ENGINE", help="The engine that ratios refer to.")
     ] = BASELINE,
     prompts: Annotated[
         str | None,
         typer.Option(
             "--prompts",
             metavar="SOURCE",
-            help="As acceptance takes them; else the built-in ones that it does not use unless told to.",
+            help="Prompts, as in acceptance; else the built-in ones that trees are not compiled on.",
         ),
     ] = None,
     column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
@@ -53,15 +53,15 @@ def bench_command(
     seed: options.Seed = 0,
     scaling: Annotated[
         bool,
-        typer.Option("--scaling", help="Instead: how time and memory grow with the prompt and the tree."),
+        typer.Option("--scaling", help="Measure instead how time and memory grow with prompt and tree."),
     ] = False,
     gguf: Annotated[
         str | None,
         typer.Option(
             "--gguf",
             metavar="PATH",
-            help="The target for engines that read GGUF. The default target has one with the same weights: "
-            "it was published as that file, and its values are what the other engines load.",
+            help="The target for engines that read GGUF; the default target was published as such a file, "
+            "and the other engines load the same values.",
         ),
     ] = None,
     assistant: Annotated[
@@ -93,13 +93,13 @@ def bench_command(
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Compare this engine with others, each in a process of its own.
+    """Compare this engine with others, each in its own process.
 
-    All have the same prompts, budget, seeds and ends of text, and take turns, so that
-    a slow minute of the machine hits all of them. Loading and prefill are reported
-    beside the speeds, not in them. Engines that are not installed are named and left out,
-    as are prompts too long for one of them. The prompts are not those that trees are
-    compiled on, unless --prompts or --skip say so.
+    All get the same prompts, budget, seeds and ends of text, and take turns, so that a
+    slow minute of the machine affects all of them. Loading and prefill are reported
+    separately from decoding speed. Engines that are not installed are named and skipped,
+    as are prompts too long for one of them. Unless --prompts or --skip are given, the
+    prompts are not those that trees are compiled on.
 
         sequoia bench --limit 8 --max-new-tokens 64 -o bench.yaml
 
@@ -135,7 +135,7 @@ def bench_command(
     if scaling:
         options.refuse_idle(
             context,
-            "--scaling has prompts of its own, of many lengths, and no baseline",
+            "--scaling uses its own prompts, of many lengths, and no baseline",
             "prompts column limit skip skip_bad baseline",
         )
     if not scaling and baseline not in names:
@@ -144,19 +144,19 @@ def bench_command(
     for used, reason, flag in (
         (any(ENGINES[name].reads_gguf for name in names), "none of these engines reads GGUF", "gguf"),
         ("assisted" in names, "none of these engines takes an assistant", "assistant"),
-        (bool(pythons.keys() & set(names)), "no engine of --python is among these", "python"),
+        (bool(pythons.keys() & set(names)), "no engine of --python runs", "python"),
     ):
         if not used:
             options.refuse_idle(context, f"{reason} ({', '.join(names)})", flag)
     place = reserved(context, output, force=force) if output is not None else None
     plan = read_tree(tree, say)
     first = skip if skip is not None else BUILTIN_FOR_COMPILING if prompts is None else 0
-    asked = None
+    selected = None
     if not scaling:
-        asked = read_rows(prompts, say, limit=limit, skip=first, column=column, skip_bad=skip_bad)
+        selected = read_rows(prompts, say, limit=limit, skip=first, column=column, skip_bad=skip_bad)
     sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say, verifier)
-    from sequoia_cli.bench.prompts import describe_target
-    from sequoia_cli.bench.work import Work
+    from sequoia_cli.bench.target import describe_target
+    from sequoia_cli.bench.workload import Workload
     from sequoia_cli.engine.loading.cores import fitting_threads
     from sequoia_cli.engine.verifiers import verifier_named
 
@@ -165,10 +165,10 @@ def bench_command(
     described = describe_target(target, trust_remote_code, say.note)
     encoded: tuple[tuple[int, ...], ...] = ()
     left_out: list[str] = []
-    if asked is not None:
+    if selected is not None:
         most = smallest_context(described, assistant or drafts[0], names, trust_remote_code)
-        asked, encoded, left_out = prompts_that_fit(asked, described, most, max_new_tokens, say)
-    work = Work(
+        selected, encoded, left_out = prompts_that_fit(selected, described, most, max_new_tokens, say)
+    work = Workload(
         target=target,
         folder=described.folder,
         drafts=drafts,
@@ -190,7 +190,7 @@ def bench_command(
         quantize_draft=quantize_draft if quantize_draft is not None else quantize,
         verifier=verifier,
     )
-    if asked is None:
+    if selected is None:
         grown, interrupted = scaling_report.measure(names, work, described, rounds, pythons, say)
         outcomes = [point.outcome for point in grown]
         found: dict[str, Any] = {"scaling": scaling_report.document(grown)}
@@ -198,8 +198,8 @@ def bench_command(
     else:
         outcomes, interrupted = _compare(names, work, rounds, pythons, say)
         rows = report.summarised(outcomes, baseline)
-        found = report.document(rows, asked, left_out, baseline)
-        shown = report.tables(rows, len(asked.prompts), baseline)
+        found = report.document(rows, selected, left_out, baseline)
+        shown = report.tables(rows, len(selected.prompts), baseline)
     for table in shown:
         say.show(table)
     for line in [*report.missing(outcomes), *report.footnotes(outcomes, target, gguf)]:
@@ -217,9 +217,9 @@ def bench_command(
 
 
 def _compare(
-    names: list[str], work: Work, rounds: int, pythons: dict[str, str], say: Commentary
+    names: list[str], work: Workload, rounds: int, pythons: dict[str, str], say: Commentary
 ) -> tuple[list[Outcome], bool]:
-    """The outcomes, and whether an interruption cut them short."""
+    """The outcomes, and whether an interrupt cut them short."""
     from sequoia_cli.bench.runner import Interrupted, compare
 
     with say.progress() as bar:

@@ -1,4 +1,4 @@
-"""Which engines `sequoia bench` runs, with which interpreters, and on what work."""
+"""The inputs of `sequoia bench`: engines, their interpreters, prompts and files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sequoia_cli.cli import options
 from sequoia_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from sequoia_cli.bench.prompts import Described
+    from sequoia_cli.bench.target import TargetDescription
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.core.plan import TreePlan
     from sequoia_cli.measure.prompts import PromptSet
 
 
 def chosen_engines(given: str | None, known: Sequence[str]) -> list[str]:
-    """The engines named in --engines, all without it. Raises `BadInput` for an unknown one."""
+    """The engines named in --engines, by default all. Raises `BadInput` for an unknown one."""
     if given is None:
         return list(known)
     names = [name.strip() for name in given.split(",")]
@@ -33,49 +33,49 @@ def chosen_engines(given: str | None, known: Sequence[str]) -> list[str]:
 
 
 def smallest_context(
-    described: Described, assistant: str, engines: Sequence[str], trust_remote_code: bool
+    described: TargetDescription, assistant: str, engines: Sequence[str], trust_remote_code: bool
 ) -> int:
-    """Tokens that a text may have with every engine: the target's context, and that of a model that assists.
+    """The most tokens of a text that all engines can handle: the smaller context of target and assistant.
 
-    This project's engine needs no more: where a draft's context ends, it goes on without that draft.
+    Drafts of this engine do not matter: it continues without a draft whose context is full.
     """
-    from sequoia_cli.bench.prompts import assistant_context
+    from sequoia_cli.bench.target import assistant_context
 
     own = assistant_context(assistant, trust_remote_code) if "assisted" in engines else None
     return described.context_limit if own is None else min(own, described.context_limit)
 
 
 def prompts_that_fit(
-    asked: PromptSet,
-    described: Described,
+    prompts: PromptSet,
+    described: TargetDescription,
     context: int,
     new_tokens: int,
     say: Commentary,
 ) -> tuple[PromptSet, tuple[tuple[int, ...], ...], list[str]]:
-    """The prompts that all engines can answer within `context`, their ids, and the names of the others.
+    """The prompts that fit into `context` with their answers, their ids, and the names of those that do not.
 
-    Raises `BadInput` where there are no others.
+    Raises `BadInput` if no prompt fits.
     """
-    encoded = described.encode(asked.prompts)
+    encoded = list(zip(prompts.prompts, described.encode(prompts.prompts), strict=True))
     room = context - new_tokens
-    fitting = [(prompt, ids) for prompt, ids in zip(asked.prompts, encoded, strict=True) if len(ids) <= room]
-    beyond = [(prompt, ids) for prompt, ids in zip(asked.prompts, encoded, strict=True) if len(ids) > room]
+    fitting = [(prompt, ids) for prompt, ids in encoded if len(ids) <= room]
+    beyond = [(prompt, ids) for prompt, ids in encoded if len(ids) > room]
     named = ", ".join(f"prompt {prompt.id} ({len(ids)} tokens)" for prompt, ids in beyond)
-    reason = f"with {new_tokens} new tokens more than the {context} of the smallest context"
+    reason = f"with {new_tokens} new tokens they exceed the smallest context, {context} tokens"
     if not fitting:
         raise BadInput(
-            f"no prompt of {asked.name} fits: {named}; {reason}", hint="give fewer --max-new-tokens"
+            f"no prompt of {prompts.name} fits: {named}; {reason}", hint="give fewer --max-new-tokens"
         )
     if beyond:
         say.note(f"left out for all engines: {named}; {reason}")
-    kept = replace(asked, prompts=tuple(prompt for prompt, _ in fitting))
+    kept = replace(prompts, prompts=tuple(prompt for prompt, _ in fitting))
     return kept, tuple(ids for _, ids in fitting), [prompt.id for prompt, _ in beyond]
 
 
 def interpreters(given: Sequence[str], engines: Sequence[str]) -> dict[str, str]:
-    """Programs by engine, from --python ENGINE=PATH; one serves all engines of its package.
+    """Interpreters by engine, from --python ENGINE=PATH; one serves all engines of the same package.
 
-    Raises `BadInput` for what is none.
+    Raises `BadInput` for anything else.
     """
     from sequoia_cli.bench.engines import ENGINES
 
@@ -100,12 +100,12 @@ def interpreters(given: Sequence[str], engines: Sequence[str]) -> dict[str, str]
 def gguf_file(
     given: str | None, target: str, engines: Sequence[str], pythons: Mapping[str, str], say: Commentary
 ) -> str | None:
-    """The target as GGUF: the file given, else the default target's where an engine that runs reads it."""
+    """The target as GGUF: the given file, else the default target's if an engine that runs reads GGUF."""
     from sequoia_cli.bench.engines import ENGINES
 
     if given is not None:
         if not Path(given).is_file():
-            raise BadInput(f"--gguf is '{given}', which is no file")
+            raise BadInput(f"--gguf is '{given}', which is not a file")
         return str(Path(given).resolve())
     readers = [name for name in engines if ENGINES[name].reads_gguf]
     if target != options.DEFAULT_TARGET or not any(n in pythons or ENGINES[n].installed for n in readers):
@@ -116,7 +116,7 @@ def gguf_file(
 
 
 def best_chain(plan: TreePlan) -> int:
-    """Nodes of the best chain that the compiler found beside its choice; 1 where it noted none."""
+    """The number of nodes of the best chain in a plan; 1 if it has none."""
     if plan.tree.is_chain:
         return plan.tree.size
     sizes = [entry["size"] for entry in plan.runners_up if entry.get("shape") == "chain"]

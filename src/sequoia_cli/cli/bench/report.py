@@ -1,4 +1,4 @@
-"""What `sequoia bench` found, as JSON and as tables."""
+"""The results of `sequoia bench` as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from sequoia_cli.bench.runner import Outcome
     from sequoia_cli.bench.summary import Summary
-    from sequoia_cli.bench.work import Work
+    from sequoia_cli.bench.workload import Workload
     from sequoia_cli.measure.prompts import PromptSet
 
 SCHEMA = "sequoia-bench/2"
@@ -21,15 +21,15 @@ SCHEMA = "sequoia-bench/2"
 REFERENCE = "plain"
 
 
-def header(work: Work, rounds: int) -> dict[str, Any]:
-    """What was asked for."""
-    elsewhere = ("prompts", "folder", "gguf")
-    asked = {key: value for key, value in work.to_dict().items() if key not in elsewhere}
-    return {"schema": SCHEMA, "work": asked, "rounds": rounds}
+def header(work: Workload, rounds: int) -> dict[str, Any]:
+    """The settings of a run."""
+    omitted = ("prompts", "folder", "gguf")
+    settings = {key: value for key, value in work.to_dict().items() if key not in omitted}
+    return {"schema": SCHEMA, "work": settings, "rounds": rounds}
 
 
 def summarised(outcomes: Sequence[Outcome], baseline: str) -> list[tuple[Outcome, Summary]]:
-    """Each outcome with what its samples say."""
+    """Each outcome with its summary."""
     from sequoia_cli.bench.summary import summaries
 
     return list(zip(outcomes, summaries(outcomes, baseline, REFERENCE), strict=True))
@@ -38,7 +38,7 @@ def summarised(outcomes: Sequence[Outcome], baseline: str) -> list[tuple[Outcome
 def document(
     rows: Sequence[tuple[Outcome, Summary]], prompts: PromptSet, left_out: Sequence[str], baseline: str
 ) -> dict[str, Any]:
-    """The result of a comparison, with every sample; `left_out` names the prompts too long for an engine."""
+    """The result of a comparison with all samples; `left_out` names the prompts too long for an engine."""
     return {
         "prompts": {
             "name": prompts.name,
@@ -73,13 +73,15 @@ def _engine(outcome: Outcome, summary: Summary) -> dict[str, Any]:
 
 
 def tables(rows: Sequence[tuple[Outcome, Summary]], prompts: int, baseline: str) -> list[Table]:
-    """Speeds, and what lies beside them."""
+    """Tables of speeds, and of loading, prefill and memory."""
     speeds = plain_table(
         f"decoding, medians over {prompts} prompts; ratios to {baseline} in the same round, "
         "with intervals of at least 95%",
         *("engine", "tokens/s", "ratio", "interval", "tokens/step", "texts differ"),
     )
-    beside = plain_table("beside it", "engine", "first token, ms", "loading, s", "peak memory, MB")
+    costs = plain_table(
+        "loading, prefill and memory", "engine", "first token, ms", "loading, s", "peak memory, MB"
+    )
     for outcome, found in rows:
         if not outcome.samples:
             continue
@@ -92,39 +94,39 @@ def tables(rows: Sequence[tuple[Outcome, Summary]], prompts: int, baseline: str)
             number(found.tokens_per_step, ".2f"),
             "" if found.differing is None else str(len(found.differing)),
         )
-        beside.add_row(
+        costs.add_row(
             outcome.engine,
             number(found.first_token_seconds, ".0f", 1000),
             number(outcome.load_seconds, ".1f"),
             number(outcome.peak_bytes, ".0f", 1e-6),
         )
-    return [speeds, beside]
+    return [speeds, costs]
 
 
 def missing(outcomes: Sequence[Outcome]) -> list[str]:
-    """What was not measured, or not to the end, and why; each reason once."""
+    """Engines that failed or were skipped, with the reason; each line once."""
     lines = [f"{outcome.engine}: {outcome.failed}" for outcome in outcomes if outcome.failed]
     lines += [
-        f"{outcome.engine}: left out: {outcome.unavailable}" for outcome in outcomes if outcome.unavailable
+        f"{outcome.engine}: skipped: {outcome.unavailable}" for outcome in outcomes if outcome.unavailable
     ]
     return list(dict.fromkeys(lines))
 
 
 def footnotes(outcomes: Sequence[Outcome], target: str, gguf: str | None) -> list[str]:
-    """What the engines that read GGUF ran, where some did."""
+    """A note on the weights of the engines that read GGUF, if any ran."""
     from sequoia_cli.bench.engines import ENGINES
 
     readers = [each.engine for each in outcomes if each.samples and ENGINES[each.engine].reads_gguf]
     if not readers:
         return []
     if gguf is not None:
-        return [f"{', '.join(readers)}: ran {gguf}; whether that has the target's weights was not checked"]
+        return [f"{', '.join(readers)}: ran {gguf}; it was not checked that its weights are the target's"]
     return [
         f"{', '.join(readers)}: the same weights as the other engines; {target} was published as this 4-bit "
-        "GGUF file, and the others run its values in a wider format"
+        "GGUF file, and the others run its values in a wider dtype"
     ]
 
 
 def number(value: float | None, style: str, unit: float = 1) -> str:
-    """`unit` times a value in this style; nothing where there is none."""
+    """`unit * value` in this format; an empty string for None."""
     return "" if value is None else format(unit * value, style)

@@ -1,4 +1,4 @@
-"""`sequoia bench --scaling`: how time and memory grow with the prompt and with the tree."""
+"""`sequoia bench --scaling`: growth of time and memory with prompt and tree."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from sequoia_cli.cli.render import plain_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sequoia_cli.bench.prompts import Described
     from sequoia_cli.bench.scaling import Point
-    from sequoia_cli.bench.work import Work
+    from sequoia_cli.bench.target import TargetDescription
+    from sequoia_cli.bench.workload import Workload
     from sequoia_cli.cli.console import Commentary
 
-#: Whose growth is measured unless --engines names others.
+#: The engines to measure unless --engines names others.
 DEFAULT_ENGINES = "plain,tree"
 
 
 def measure(
     engines: Sequence[str],
-    work: Work,
-    target: Described,
+    work: Workload,
+    target: TargetDescription,
     rounds: int,
     pythons: Mapping[str, str],
     say: Commentary,
 ) -> tuple[list[Point], bool]:
-    """The points, and whether an interruption cut them short. Says which lengths the context leaves out."""
+    """The points, and whether an interrupt cut them short. Notes the lengths beyond the context."""
     from sequoia_cli.bench.scaling import LENGTHS, NEW_TOKENS, SIZES, points
     from sequoia_cli.measure.latency import context_prompt
 
@@ -36,7 +36,7 @@ def measure(
     if beyond := [length for length in LENGTHS if length > room]:
         say.note(
             f"left out: prompts of {', '.join(map(str, beyond))} tokens; "
-            f"with {NEW_TOKENS} new ones they pass the end of this target's context, {target.context_limit}"
+            f"with {NEW_TOKENS} new tokens they exceed this target's context, {target.context_limit}"
         )
     text = context_prompt(target.tokenizer, min(room, LENGTHS[-1]))
     runs = (len(LENGTHS) - len(beyond)) * len(engines) + len(SIZES) * ("tree" in engines)
@@ -56,7 +56,7 @@ def measure(
 
 
 def document(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Every point with its samples."""
+    """All points with their samples."""
     return [
         {
             "engine": point.outcome.engine,

@@ -1,4 +1,4 @@
-"""What every engine is given, and what it gives back: values that cross process boundaries as JSON."""
+"""The workload given to every engine and the samples it returns; both cross process boundaries as JSON."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sequoia_cli.core.sampling import Sampling
 
 
 @dataclass(frozen=True)
-class Work:
-    """The same for all engines: models, prompts as ids, when to stop, how to sample.
+class Workload:
+    """The same for all engines: models, prompts as ids, ends of text, budget, sampling.
 
-    `folder` is the target as other libraries load it, `gguf` the file of it for engines that read nothing
-    else, and `assistant` a draft for those that take any language model.
+    `folder` is the target as other libraries load it, `gguf` its file for engines that read only GGUF, and
+    `assistant` a draft for those that accept any language model.
     """
 
     target: str
@@ -46,8 +46,8 @@ class Work:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Work:
-        """From what `to_dict` gave."""
+    def from_dict(cls, data: Mapping[str, Any]) -> Workload:
+        """The inverse of `to_dict`."""
         found: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
@@ -57,22 +57,22 @@ class Work:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest text, prompt and continuation."""
+        """The tokens of the longest text, prompt included."""
         return max(map(len, self.prompts)) + self.max_new_tokens
 
     @property
     def warm_up(self) -> tuple[int, ...]:
-        """The prompts to run before any is timed: the longest, then the shortest.
+        """The prompts of the warm-up: the longest, then the shortest.
 
-        What an engine allocates, compiles or records for a length, it has then done for both ends.
+        An engine has then allocated, compiled or recorded what it needs for both extremes of length.
         """
         by_length = sorted(range(len(self.prompts)), key=lambda index: len(self.prompts[index]))
         return tuple(dict.fromkeys((by_length[-1], by_length[0])))
 
     def text_seed(self, number: int, prompt: int) -> int:
-        """The seed of the text of a prompt in round `number`, below 2**31, which all engines take.
+        """The seed of a prompt's text in round `number`, below 2**31 as every engine accepts.
 
-        All engines get the same; no two rounds or prompts share one, as their texts would be one sample.
+        It is the same for all engines and differs between rounds and prompts, so that texts are independent.
         """
         digest = blake2b(f"{self.seed}/{number}/{prompt}".encode(), digest_size=4).digest()
         return int.from_bytes(digest, "big") >> 1
@@ -80,7 +80,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Sample:
-    """One text: its new tokens, and when they came: (seconds since the prompt was given, how many)."""
+    """One text: its new tokens and their arrivals, (seconds since the start, number of tokens)."""
 
     engine: str
     round: int
@@ -90,12 +90,12 @@ class Sample:
 
     @property
     def first_token_seconds(self) -> float | None:
-        """From the prompt to the first tokens, which is mostly prefill."""
+        """The time to the first tokens, mostly prefill."""
         return self.arrivals[0][0] if self.arrivals else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """After the first arrival, so that the prompt's own time is no part of it; None for one alone."""
+        """The speed after the first arrival, which excludes prefill; None for a single arrival."""
         if len(self.arrivals) < 2:
             return None
         seconds = self.arrivals[-1][0] - self.arrivals[0][0]
@@ -103,13 +103,13 @@ class Sample:
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Tokens that came at a time, after the first arrival."""
+        """The mean number of tokens per arrival, after the first."""
         later = [count for _, count in self.arrivals[1:]]
         return sum(later) / len(later) if later else None
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Median time between arrivals: one is a step of a decoding loop."""
+        """The median time between arrivals; each arrival is one decoding step."""
         times = [seconds for seconds, _ in self.arrivals]
         return median(map(sub, times[1:], times)) if len(times) > 1 else None
 

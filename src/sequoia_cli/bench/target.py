@@ -1,4 +1,4 @@
-"""A target as far as engines have to know it before one is loaded: ids of prompts, ends of text."""
+"""Properties of a target that engines need before it is loaded: ids of prompts, ends of text, context."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sequoia_cli.measure.prompts import Prompt
 
 
 @dataclass(frozen=True)
-class Described:
-    """A target without its weights. `folder` is what other libraries load: a path, or its name on the hub."""
+class TargetDescription:
+    """A target without its weights. `folder` is what other libraries load: a path or a hub id."""
 
     folder: str
     tokenizer: Any
@@ -25,7 +25,7 @@ class Described:
     context_limit: int
 
     def encode(self, prompts: Sequence[Prompt], *, raw: bool = False) -> tuple[tuple[int, ...], ...]:
-        """The ids of the prompts. Raises `BadInput` naming one that cannot be encoded."""
+        """The ids of the prompts. Raises `BadInput`, naming the prompt that cannot be encoded."""
         ids = []
         for prompt in prompts:
             with prompt.named_in_errors():
@@ -34,9 +34,9 @@ class Described:
 
 
 def assistant_context(draft: str, trust_remote_code: bool) -> int | None:
-    """Positions of a draft that assists by itself; None for one that is no model of its own.
+    """The context limit of an assistant model, None for a draft that is not a model of its own.
 
-    Raises `BadInput` where there is no such draft.
+    Raises `BadInput` if there is no such draft.
     """
     source = locate("draft", draft)
     folder = fetch_description(source, lambda line: None)
@@ -47,12 +47,14 @@ def assistant_context(draft: str, trust_remote_code: bool) -> int | None:
 
 def describe_target(
     target: str, trust_remote_code: bool, announce: Callable[[str], None] = lambda line: None
-) -> Described:
-    """Read what a target's folder says of it. Raises `BadInput` for one that is no target."""
+) -> TargetDescription:
+    """Read a target's description from its folder. Raises `BadInput` for one that is not a target."""
     source = locate("target", target)
     folder = fetch_description(source, announce)
     checkpoint = describe(source, folder, trust_remote_code)
     tokenizer = tokenizer_of(checkpoint)
     eos_ids, _ = end_of_text_ids(checkpoint, tokenizer)
     name = target if source.kind == "hub" else str(folder)
-    return Described(name, tokenizer, tuple(eos_ids), context_limit(checkpoint.config.get_text_config()))
+    return TargetDescription(
+        name, tokenizer, tuple(eos_ids), context_limit(checkpoint.config.get_text_config())
+    )
