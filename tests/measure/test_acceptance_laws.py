@@ -7,7 +7,7 @@ import torch
 
 from marginals import deviation, exact_chances, hit_rates, marginal_rates, random_pair
 from reference import normalised, ordered_draws
-from sequoia_cli.engine.k_sequential import division_factor
+from sequoia_cli.engine.verification.k_sequential import division_factor
 from sequoia_cli.measure.trials import Try
 from sequoia_cli.measure.tries import k_sequential_try, matched_try, sampled_try
 

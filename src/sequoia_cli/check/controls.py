@@ -17,7 +17,7 @@ from sequoia_cli.check.tally import FIRST, Tally
 from sequoia_cli.check.watched import Seen
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.engine.draw import draw, draw_children
-from sequoia_cli.engine.verify import Drawn, verify
+from sequoia_cli.engine.verification.walk import Drawn, verify
 
 #: Returns the first token of a step and the rank of the child that it is. Takes the target's distribution,
 #: the draft's, children in the order they were drawn, and uniforms:

@@ -157,7 +157,7 @@ def bench_command(
     from sequoia_cli.bench.prompts import describe_target
     from sequoia_cli.bench.work import Work
     from sequoia_cli.engine.loading.cores import fitting_threads
-    from sequoia_cli.engine.verifiers import verifier_named
+    from sequoia_cli.engine.verification.verifiers import verifier_named
 
     drafts = tuple(distinct_drafts(draft))
     verifier_named(verifier).check_drafts(len(drafts))

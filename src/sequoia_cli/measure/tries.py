@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from sequoia_cli.engine.draw import draw
-from sequoia_cli.engine.k_sequential import KSequential
 from sequoia_cli.engine.proposals import Proposals
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verifiers import NAIVE, SPECINFER, SPECTR
+from sequoia_cli.engine.verification.k_sequential import KSequential
+from sequoia_cli.engine.verification.residual import ResidualRule
+from sequoia_cli.engine.verification.verifiers import NAIVE, SPECINFER, SPECTR
 from sequoia_cli.measure.trials import Trials, Try
 
 
@@ -48,21 +48,21 @@ def k_sequential_try(law: Tensor, proposed: Tensor, token: int, count: int) -> T
 def sampled_try(
     law: Tensor, proposed: Tensor, token: int, uniforms: Sequence[float], *, replacement: bool = False
 ) -> Try:
-    """One child after another drawn from `proposed` as if those before it were rejected, `token` as it came.
+    """Children drawn from `proposed` one after the other, each as if those before it had been rejected.
 
-    With R and D for the next child (see `Trial`), it is x and accepted with probability min(R(x), D(x)), and
-    x and rejected with max(D(x) - R(x), 0), behind which the token still comes from norm(max(R - D, 0))
-    whatever x was. So the rank's chance is the overlap of R and D, its rejected child a draw from their
-    excess, and a token of which R(x) is given was hit here with probability min(1, D(x) / R(x)). Both are
-    exact given the children rejected before, and the mean over these is exact for a draft's law: for that
-    they must not depend on the token, and they do not. Children drawn whatever is accepted, as a step draws
-    them, would not do: given those the token has another law than the target's. With `replacement` D is
-    always `proposed`, R then depends on no child, and both are exact at once.
+    With R and D for the next child (see `ResidualRule`), the child is x and accepted with probability
+    min(R(x), D(x)), and x and rejected with probability max(D(x) - R(x), 0). After a rejection the token is
+    distributed as norm(max(R - D, 0)), whatever x was. So a rank's chance is the overlap of R and D, and its
+    rejected child is a draw from their excess. A token that came was hit at this rank with probability
+    min(1, D(token) / R(token)). Both are exact given the rejected children. So is their mean over these,
+    because the rejected children do not depend on the token. Children drawn as a step draws them would not
+    do: given those, the token does not have the target's distribution. With `replacement` D is always
+    `proposed`; R then depends on no child, and both are exact at once.
     """
-    trial = Trial(law, proposed, replacement=replacement)
+    trial = ResidualRule(law, proposed, replacement=replacement)
     left, missed, chances = 1.0, 1.0, []
     for uniform in uniforms:
-        wanted, offered = trial.laws()
+        wanted, offered = trial.distributions()
         excess = (offered - wanted).clamp_(min=0)
         rejected = min(1.0, float(excess.sum()))
         chances.append(left * (1 - rejected))
