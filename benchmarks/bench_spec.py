@@ -29,7 +29,7 @@ from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.writing import write_atomically
 from sequoia_cli.engine.decode import default_draft_sampling
-from sequoia_cli.engine.verifiers import verifier_named
+from sequoia_cli.engine.verification.verifiers import verifier_named
 from sequoia_cli.errors import SequoiaError
 from sequoia_cli.measure.encoded_prompts import with_seeds
 from sequoia_cli.measure.prompts import Prompt, load_prompts

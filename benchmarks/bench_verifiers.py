@@ -36,8 +36,8 @@ from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.rates import AcceptanceRates
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.proposals import Draw
-from sequoia_cli.engine.verifiers import VERIFIERS
-from sequoia_cli.engine.verify import verify_greedy
+from sequoia_cli.engine.verification.verifiers import VERIFIERS
+from sequoia_cli.engine.verification.walk import verify_greedy
 from sequoia_cli.engine.warp import Sampling, probabilities
 from sequoia_cli.measure.prompts import load_prompts
 from sequoia_cli.measure.session import Session, open_session

@@ -11,7 +11,7 @@ from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.verifiers import SEQUOIA
+from sequoia_cli.engine.verification.verifiers import SEQUOIA
 
 WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
 

@@ -113,8 +113,8 @@ def steps(verifier, tree, pair, monkeypatch) -> list[tuple[tuple[int, ...], floa
 
     A node's children are drawn when they are asked for: none has a say in what comes before that.
     """
-    from sequoia_cli.engine import traversal, verify
-    from sequoia_cli.engine.verify import Drawn
+    from sequoia_cli.engine.verification import traversal, walk
+    from sequoia_cli.engine.verification.walk import Drawn
 
     def step(choices):
         def drawn(node):
@@ -138,7 +138,7 @@ def steps(verifier, tree, pair, monkeypatch) -> list[tuple[tuple[int, ...], floa
 
         tokens = [0] * tree.size
         with monkeypatch.context() as patch:
-            for module in (traversal, verify):
+            for module in (traversal, walk):
                 patch.setattr(module, "draw", draw)
             verdict = verifier.judge(tokens, target, drawn, [Coin(choices)] * (tree.size + 1))
         return (*(tokens[node] for node in verdict.path[1:]), verdict.next_token)

@@ -15,14 +15,15 @@ from pytest import MonkeyPatch
 
 from sequoia_cli.check import run
 from sequoia_cli.core.sampling import Sampling
-from sequoia_cli.engine import decode, masks, verify_at_once, warp
+from sequoia_cli.engine import decode, masks, warp
 from sequoia_cli.engine import model as model_module
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.draw import draw, draw_children, top_children
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verifiers import SEQUOIA, Verifier
-from sequoia_cli.engine.verify import verify
+from sequoia_cli.engine.verification import at_once
+from sequoia_cli.engine.verification.residual import ResidualRule
+from sequoia_cli.engine.verification.verifiers import SEQUOIA, Verifier
+from sequoia_cli.engine.verification.walk import verify
 
 
 def reused_noise(patch: MonkeyPatch) -> None:
@@ -37,11 +38,11 @@ def reused_noise(patch: MonkeyPatch) -> None:
 
 
 def residual_kept(patch: MonkeyPatch) -> None:
-    patch.setattr(Trial, "_update", lambda trial: setattr(trial, "_stale", False))
+    patch.setattr(ResidualRule, "_update", lambda trial: setattr(trial, "_stale", False))
 
 
 def always_accepted(patch: MonkeyPatch) -> None:
-    patch.setattr(Trial, "chance", lambda trial, token: 1.0)
+    patch.setattr(ResidualRule, "chance", lambda trial, token: 1.0)
 
 
 def last_token_of_the_draft(patch: MonkeyPatch) -> None:
@@ -92,7 +93,7 @@ def _warped(change: Callable[[Sampling], Sampling]) -> Callable[[MonkeyPatch], N
         def wrong(logits, sampling):
             return right(logits, sampling if sampling.greedy else change(sampling))
 
-        for module in (warp, decode, verify_at_once):
+        for module in (warp, decode, at_once):
             patch.setattr(module, "probabilities", wrong)
 
     return plant

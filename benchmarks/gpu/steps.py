@@ -21,9 +21,9 @@ from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.counts import Rows
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine import accept
 from sequoia_cli.engine.decode import Decoder, default_draft_sampling
-from sequoia_cli.engine.verify import Verdict
+from sequoia_cli.engine.verification import accept
+from sequoia_cli.engine.verification.walk import Verdict
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.measure.latency import fit_profile, time_round
 

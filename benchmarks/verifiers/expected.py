@@ -11,11 +11,11 @@ from torch import Tensor
 
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draw import top_children
-from sequoia_cli.engine.k_sequential import KSequential
 from sequoia_cli.engine.merge import Rows
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verifiers import specinfer_rule
-from sequoia_cli.engine.verify import Rule, sequoia_rule
+from sequoia_cli.engine.verification.k_sequential import KSequential
+from sequoia_cli.engine.verification.residual import ResidualRule
+from sequoia_cli.engine.verification.verifiers import specinfer_rule
+from sequoia_cli.engine.verification.walk import Rule, sequoia_rule
 from sequoia_cli.measure.node_acceptance import (
     k_sequential_acceptance,
     matched_acceptance,
@@ -95,7 +95,7 @@ def _leaf_first(
     own = tree.node_depths[node] + 1
     if weight == 0 or not tree.children[node]:
         return weight, weight * own
-    trial, total, reached = Trial(laws(node), weight=weight), 0.0, 1.0
+    trial, total, reached = ResidualRule(laws(node), weight=weight), 0.0, 1.0
     trial.turn_to(rows[node])
     for child in tree.children[node]:
         chance = trial.chance(tokens[child])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sequoia_cli.engine.draw import Noise, top_children
 from sequoia_cli.engine.grow import Draw
-from sequoia_cli.engine.verifiers import Verifier
+from sequoia_cli.engine.verification.verifiers import Verifier
 from sequoia_cli.engine.warp import Sampling
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)

@@ -12,7 +12,7 @@ import torch
 from exhaustive import exhaustive
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine import accept
+from sequoia_cli.engine.verification import accept
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -6,7 +6,7 @@ from verifiers import expected, report
 
 from enumeration import DRAWS, Pair, mean_tokens, outcomes, steps
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine.verifiers import VERIFIERS
+from sequoia_cli.engine.verification.verifiers import VERIFIERS
 
 TREES = [TokenTree((-1, 0, 0)), TokenTree((-1, 0, 0, 1)), TokenTree((-1, 0, 0, 1, 2))]
 

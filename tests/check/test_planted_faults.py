@@ -20,7 +20,7 @@ from sequoia_cli.check.texts import SLACK
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine import model
-from sequoia_cli.engine.verifiers import VERIFIERS
+from sequoia_cli.engine.verification.verifiers import VERIFIERS
 
 
 def failed(findings):

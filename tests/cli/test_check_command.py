@@ -7,7 +7,7 @@ import pytest
 
 from sequoia_cli.check import run as check_run
 from sequoia_cli.check.reference import TransformersReference
-from sequoia_cli.engine.trial import Trial
+from sequoia_cli.engine.verification.residual import ResidualRule
 
 FEW = ("-p", "Hello", "-n", "8", "--samples", "100")
 
@@ -60,7 +60,7 @@ def test_what_overflows_is_a_finding_that_the_document_has_as_null(check, monkey
 
 
 def test_a_wrong_verifier_ends_with_exit_code_3_and_the_tests_that_found_it(check, monkeypatch):
-    monkeypatch.setattr(Trial, "_update", lambda trial: setattr(trial, "_stale", False))
+    monkeypatch.setattr(ResidualRule, "_update", lambda trial: setattr(trial, "_stale", False))
     code, out, err = check(*FEW, "--json")
     assert code == 3
     assert "sequoia: the text is not the target's own: " in err

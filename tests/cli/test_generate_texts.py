@@ -218,7 +218,7 @@ def wrong_trees(monkeypatch):
     """Trees that are verified wrongly, so that a greedy text differs from plain decoding's."""
     from dataclasses import replace
 
-    from sequoia_cli.engine import accept
+    from sequoia_cli.engine.verification import accept
 
     right = accept.verify_greedy
 

@@ -20,8 +20,8 @@ from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draw import draw_children, draw_independently
 from sequoia_cli.engine.merge import merge
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verifiers import NAIVE, SEQUOIA, SPECINFER, SPECTR, TRAVERSAL, VERIFIERS
+from sequoia_cli.engine.verification.residual import ResidualRule
+from sequoia_cli.engine.verification.verifiers import NAIVE, SEQUOIA, SPECINFER, SPECTR, TRAVERSAL, VERIFIERS
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput
 from text_laws import CUT, WHOLE, p_value, table_law, texts
@@ -122,7 +122,7 @@ def exact_error(target, drafts, counts):
     """Of the law of the token behind a root by SpecInfer's rule, over every draw of two drafts."""
 
     def token(choices):
-        trial = Trial(torch.tensor(target, dtype=torch.float64), replacement=True)
+        trial = ResidualRule(torch.tensor(target, dtype=torch.float64), replacement=True)
         for draft, count in zip(drafts, counts, strict=True):
             trial.turn_to(torch.tensor(draft, dtype=torch.float64))
             for child in choices.pick(with_replacement(draft, count)):
@@ -149,7 +149,7 @@ def test_the_law_behind_two_drafts_that_draw_with_replacement_is_exactly_the_tar
 
 def test_the_exact_check_sees_a_residual_that_is_not_brought_up_to_date(monkeypatch):
     rng = random.Random(1)
-    monkeypatch.setattr(Trial, "_update", lambda trial: setattr(trial, "_stale", False))
+    monkeypatch.setattr(ResidualRule, "_update", lambda trial: setattr(trial, "_stale", False))
     errors = sorted(
         exact_error(random_row(rng, 4, False), [random_row(rng, 4, False) for _ in range(2)], (1, 1))
         for _ in range(9)

@@ -10,9 +10,9 @@ from exhaustive import few
 from models import near, tiny_model
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import TokenTree, chain
-from sequoia_cli.engine import accept
 from sequoia_cli.engine.decode import Decoder
-from sequoia_cli.engine.verifiers import VERIFIERS
+from sequoia_cli.engine.verification import accept
+from sequoia_cli.engine.verification.verifiers import VERIFIERS
 from sequoia_cli.engine.warp import Sampling
 from text_laws import PROMPT, VOCABULARY, p_value, texts
 

@@ -15,7 +15,7 @@ from sequoia_cli.engine import decode
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.verifiers import VERIFIERS
+from sequoia_cli.engine.verification.verifiers import VERIFIERS
 from sequoia_cli.engine.warp import probabilities
 from sequoia_cli.errors import SequoiaError
 

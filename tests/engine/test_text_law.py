@@ -16,8 +16,8 @@ from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.draw import top_children
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verifiers import SEQUOIA
+from sequoia_cli.engine.verification.residual import ResidualRule
+from sequoia_cli.engine.verification.verifiers import SEQUOIA
 from sequoia_cli.engine.warp import Sampling
 from text_laws import CUT, VOCABULARY, WHOLE, exact_law, p_value, table_law, texts
 
@@ -104,6 +104,6 @@ def test_the_check_sees_a_second_drafts_children_tested_by_the_first_ones_law(mo
     def turn_to(trial, probs):
         right(trial, first.setdefault(trial, probs))
 
-    first, right = {}, Trial.turn_to
-    monkeypatch.setattr(Trial, "turn_to", turn_to)
+    first, right = {}, ResidualRule.turn_to
+    monkeypatch.setattr(ResidualRule, "turn_to", turn_to)
     assert scripted_p_value(chain(3)) < 1e-6

@@ -13,13 +13,13 @@ from reference import ordered_draws
 from scripted import ScriptedDraft, ScriptedTarget, counting_up
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree, chain
-from sequoia_cli.engine import k_sequential, traversal
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draw import draw_children, draw_independently, top_children
-from sequoia_cli.engine.k_sequential import KSequential, division_factor
 from sequoia_cli.engine.merge import unmerged
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verifiers import (
+from sequoia_cli.engine.verification import k_sequential, traversal
+from sequoia_cli.engine.verification.k_sequential import KSequential, division_factor
+from sequoia_cli.engine.verification.residual import ResidualRule
+from sequoia_cli.engine.verification.verifiers import (
     NAIVE,
     SEQUOIA,
     SPECINFER,
@@ -28,7 +28,7 @@ from sequoia_cli.engine.verifiers import (
     VERIFIERS,
     verifier_named,
 )
-from sequoia_cli.engine.verify import verify_matching
+from sequoia_cli.engine.verification.walk import verify_matching
 from sequoia_cli.errors import BadInput
 
 ALL = pytest.mark.parametrize("verifier", VERIFIERS.values(), ids=VERIFIERS.keys())
@@ -89,7 +89,7 @@ def forgetful(trial):
 
 @pytest.mark.parametrize("verifier", [SEQUOIA, SPECINFER], ids=lambda each: each.name)
 def test_the_check_sees_a_residual_that_is_not_brought_up_to_date(verifier, monkeypatch):
-    monkeypatch.setattr(Trial, "_update", forgetful)
+    monkeypatch.setattr(ResidualRule, "_update", forgetful)
     assert median_error(verifier, monkeypatch) > 0.005
 
 
@@ -107,7 +107,7 @@ def test_the_check_sees_a_token_drawn_anew_where_no_child_has_the_targets(monkey
     assert median_error(replace(NAIVE, judge=drawn_anew), monkeypatch) > 0.005
 
 
-class Undiminished(Trial):
+class Undiminished(ResidualRule):
     """A node that is accepted with the chance it began with, whatever its children have had."""
 
     def weight(self):
@@ -118,7 +118,7 @@ class Undiminished(Trial):
         self.before = weight
 
 
-class Unweighted(Trial):
+class Unweighted(ResidualRule):
     """A residual of the children that forgets how likely their node is."""
 
     def _update(self):
@@ -129,7 +129,7 @@ class Unweighted(Trial):
 
 @pytest.mark.parametrize("wrong", [Undiminished, Unweighted])
 def test_the_check_sees_a_traversal_that_does_not_settle_the_weight(wrong, monkeypatch):
-    monkeypatch.setattr(traversal, "Trial", wrong)
+    monkeypatch.setattr(traversal, "ResidualRule", wrong)
     assert median_error(TRAVERSAL, monkeypatch) > 0.005
 
 
@@ -314,7 +314,7 @@ def test_a_tree_may_be_deeper_than_pythons_stack(name):
 
 
 @pytest.mark.parametrize(
-    "rule", [Trial, lambda target: KSequential(target, 2)], ids=["trial", "k-sequential"]
+    "rule", [ResidualRule, lambda target: KSequential(target, 2)], ids=["trial", "k-sequential"]
 )
 def test_a_child_that_its_draft_could_not_draw_is_accepted_where_the_target_has_it(rule):
     """Only rounding proposes one."""
@@ -325,7 +325,7 @@ def test_a_child_that_its_draft_could_not_draw_is_accepted_where_the_target_has_
 
 def test_a_residual_is_a_law_by_every_rule():
     target, draft = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
-    for trial in (Trial(target), Trial(target, replacement=True), KSequential(target, 2)):
+    for trial in (ResidualRule(target), ResidualRule(target, replacement=True), KSequential(target, 2)):
         trial.turn_to(draft)
         trial.reject(2)
         assert float(trial.residual().sum()) == pytest.approx(1)
@@ -333,12 +333,12 @@ def test_a_residual_is_a_law_by_every_rule():
 
 def test_a_weight_is_what_was_given_until_a_child_is_rejected_and_then_what_is_left_of_it():
     target, draft = torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.9])
-    trial = Trial(target, draft, weight=0.5)
+    trial = ResidualRule(target, draft, weight=0.5)
     assert trial.weight() == 0.5
     trial.reject(1)
     # max(0.5 R - D, 0) is (0.2, 0): 0.2 of the 0.5 is left, and 0.7 of the whole.
     assert trial.weight() == pytest.approx(0.2 / 0.7)
     assert trial.residual().tolist() == [1.0, 0.0]
-    nothing = Trial(target, target, weight=0.5)
+    nothing = ResidualRule(target, target, weight=0.5)
     nothing.reject(0)
     assert (nothing.weight(), nothing.fallbacks) == (0.0, 0)

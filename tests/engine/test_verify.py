@@ -13,7 +13,7 @@ from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.draw import draw_children
 from sequoia_cli.engine.finite import NotFinite
 from sequoia_cli.engine.merge import unmerged
-from sequoia_cli.engine.verify import verify, verify_greedy
+from sequoia_cli.engine.verification.walk import verify, verify_greedy
 
 
 def verify_one(tree, tokens, target, draft, uniforms):

@@ -16,17 +16,17 @@ from recording import reading_counted, recorded
 from reference import inverse, normalised, ordered_draws, walk, without
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
-from sequoia_cli.engine import accept
-from sequoia_cli.engine import verify_at_once as module
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.draw import draw_rows, top_children
 from sequoia_cli.engine.fast.capture import Recorder
 from sequoia_cli.engine.merge import unmerged
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.verifiers import SEQUOIA
-from sequoia_cli.engine.verify import verify
-from sequoia_cli.engine.verify_at_once import Families, Judge, judge, read_verdict
+from sequoia_cli.engine.verification import accept
+from sequoia_cli.engine.verification import at_once as module
+from sequoia_cli.engine.verification.at_once import Families, Judge, judge, read_verdict
+from sequoia_cli.engine.verification.verifiers import SEQUOIA
+from sequoia_cli.engine.verification.walk import verify
 from sequoia_cli.engine.warp import Sampling, probabilities
 from text_laws import CUT, VOCABULARY, WHOLE, exact_law, p_value, table_law, texts
 

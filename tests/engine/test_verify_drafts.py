@@ -11,8 +11,8 @@ from oracles import trees_up_to
 from reference import inverse, normalised, ordered_draws, walk_drafts, without
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.merge import merge
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verify import verify
+from sequoia_cli.engine.verification.residual import ResidualRule
+from sequoia_cli.engine.verification.walk import verify
 
 
 def random_row(rng, size, zeros):
@@ -28,7 +28,7 @@ def exact_law(target, drafts, counts):
     draws = (list(ordered_draws(draft, count)) for draft, count in zip(drafts, counts, strict=True))
     for drawn in itertools.product(*draws):
         left = math.prod(chance for _, chance in drawn)
-        trial = Trial(torch.tensor(target, dtype=torch.float64))
+        trial = ResidualRule(torch.tensor(target, dtype=torch.float64))
         for row, (tokens, _) in zip(rows, drawn, strict=True):
             trial.turn_to(row)
             for token in tokens:
@@ -75,7 +75,7 @@ def without_what_others_lost(self, draft):
     self._draft = self._without_rejected()
 
 
-right = Trial.turn_to
+right = ResidualRule.turn_to
 
 
 @pytest.mark.parametrize("wrong", [the_first_drafts_law, without_what_others_lost])
@@ -83,7 +83,7 @@ def test_the_exact_check_sees_a_verifier_that_tests_by_another_law(monkeypatch, 
     rng = random.Random(1)
     # Five ids: what two proposals leave of the residual is then mostly more than one token.
     rows = [[random_row(rng, 5, False) for _ in range(3)] for _ in range(20)]
-    monkeypatch.setattr(Trial, "turn_to", wrong)
+    monkeypatch.setattr(ResidualRule, "turn_to", wrong)
     errors = sorted(error(target, drafts, (1, 2)) for target, *drafts in rows)
     assert errors[10] > 0.005
 
@@ -148,7 +148,7 @@ def test_a_child_that_was_rejected_is_rejected_again_whatever_its_number():
     rng = random.Random(3)
     for _ in range(200):
         target, first, second = (torch.tensor(random_row(rng, 4, False)) for _ in range(3))
-        trial, token = Trial(target, first), rng.randrange(4)
+        trial, token = ResidualRule(target, first), rng.randrange(4)
         if trial.chance(token) == 1:
             continue
         trial.reject(token)

@@ -11,10 +11,10 @@ from marginals import deviation, random_pair
 from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.counts import pooled_rate
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine import traversal, verify
 from sequoia_cli.engine.proposals import Proposals
-from sequoia_cli.engine.verifiers import NAIVE, SEQUOIA, SPECINFER, SPECTR, TRAVERSAL, VERIFIERS
-from sequoia_cli.engine.verify import Drawn
+from sequoia_cli.engine.verification import traversal, walk
+from sequoia_cli.engine.verification.verifiers import NAIVE, SEQUOIA, SPECINFER, SPECTR, TRAVERSAL, VERIFIERS
+from sequoia_cli.engine.verification.walk import Drawn
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.acceptance import on_policy, teacher_forced
@@ -36,7 +36,7 @@ def exact(verifier, target, draft, ranks, monkeypatch):
         tokens = [0, *choices.pick(DRAWS[verifier.name](draft, ranks))]
         offered = Drawn(torch.tensor(draft, dtype=torch.float64), list(star.children[0]))
         with monkeypatch.context() as patch:
-            for module in (traversal, verify):
+            for module in (traversal, walk):
                 patch.setattr(module, "draw", lambda probs, _: choices.pick(list(enumerate(probs.tolist()))))
             verdict = verifier.judge(
                 tokens,

@@ -7,7 +7,7 @@ import torch
 
 from marginals import deviation, exact_chances, hit_rates, marginal_rates, random_pair
 from reference import normalised, ordered_draws
-from sequoia_cli.engine.k_sequential import division_factor
+from sequoia_cli.engine.verification.k_sequential import division_factor
 from sequoia_cli.measure.acceptance_counts import NodeAcceptance
 from sequoia_cli.measure.node_acceptance import (
     k_sequential_acceptance,

@@ -16,7 +16,7 @@ from sequoia_cli.check.observed import ObservedStep
 from sequoia_cli.check.tally import FIRST, Tally
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.engine.draw import draw, draw_children
-from sequoia_cli.engine.verify import Drawn, verify
+from sequoia_cli.engine.verification.walk import Drawn, verify
 
 #: A verifier of one level: (target's distribution, draft's distribution, children in the order they were
 #: drawn, uniforms) -> (first token of the step, rank of the accepted child or None). There is one uniform for

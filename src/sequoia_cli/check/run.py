@@ -23,7 +23,7 @@ from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.engine.decode import default_draft_sampling
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.model import LanguageModel, prefill_pieces
-from sequoia_cli.engine.verifiers import SEQUOIA, Verifier
+from sequoia_cli.engine.verification.verifiers import SEQUOIA, Verifier
 
 #: The number of prompts that are sampled many times: those with the most testable first tokens.
 SAMPLED_PROMPTS = 3

@@ -115,7 +115,7 @@ def acceptance_command(
     from sequoia_cli.cli.prompts import encoded, read_rows
     from sequoia_cli.core.rates import AcceptanceRates
     from sequoia_cli.engine.loading.sources import plain_name
-    from sequoia_cli.engine.verifiers import verifier_named
+    from sequoia_cli.engine.verification.verifiers import verifier_named
     from sequoia_cli.measure.acceptance import check_positional
     from sequoia_cli.measure.acceptance_counts import AcceptanceSettings
     from sequoia_cli.measure.encoded_prompts import with_seeds

@@ -111,7 +111,7 @@ def generate_command(
 
     from sequoia_cli.cli.generate_report import document, summary
     from sequoia_cli.cli.prompts import encoded
-    from sequoia_cli.engine.verifiers import verifier_named
+    from sequoia_cli.engine.verification.verifiers import verifier_named
     from sequoia_cli.measure.encoded_prompts import with_seeds
     from sequoia_cli.measure.run import Run
     from sequoia_cli.measure.session import open_session

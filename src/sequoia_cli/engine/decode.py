@@ -9,7 +9,6 @@ from torch import Tensor
 
 from sequoia_cli.core.ending import cut
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
-from sequoia_cli.engine.accept import Drafted, accept, accept_by_paths
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import top_children
 from sequoia_cli.engine.finite import NotFinite
@@ -28,8 +27,9 @@ from sequoia_cli.engine.step import (
 )
 from sequoia_cli.engine.target import Target
 from sequoia_cli.engine.upload import upload
-from sequoia_cli.engine.verifiers import SEQUOIA, Verifier
-from sequoia_cli.engine.verify_at_once import Judge
+from sequoia_cli.engine.verification.accept import Drafted, accept, accept_by_paths
+from sequoia_cli.engine.verification.at_once import Judge
+from sequoia_cli.engine.verification.verifiers import SEQUOIA, Verifier
 from sequoia_cli.engine.warp import Distribution, Sampling, probabilities
 from sequoia_cli.errors import BadInput
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine.verify import Drawn
+from sequoia_cli.engine.verification.walk import Drawn
 
 
 class Rows(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sequoia_cli.core.counts import Rows
 from sequoia_cli.core.tree import TokenTree
-from sequoia_cli.engine.verifiers import SEQUOIA, Verifier
+from sequoia_cli.engine.verification.verifiers import SEQUOIA, Verifier
 from sequoia_cli.engine.warp import Sampling
 
 

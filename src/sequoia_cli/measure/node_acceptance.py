@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from sequoia_cli.engine.draw import draw
-from sequoia_cli.engine.k_sequential import KSequential
 from sequoia_cli.engine.proposals import Proposals
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verifiers import NAIVE, SPECINFER, SPECTR
+from sequoia_cli.engine.verification.k_sequential import KSequential
+from sequoia_cli.engine.verification.residual import ResidualRule
+from sequoia_cli.engine.verification.verifiers import NAIVE, SPECINFER, SPECTR
 from sequoia_cli.measure.acceptance_counts import AcceptanceSettings, NodeAcceptance
 
 
@@ -53,7 +53,7 @@ def sampled_acceptance(
 ) -> NodeAcceptance:
     """Acceptance of children drawn one after another from `proposed`, each as if those before were rejected.
 
-    Let R and D be the target's residual and the draft's distribution for the next child (see `Trial`). The
+    Let R and D be the target's residual and the draft's distribution for the next child (see `ResidualRule`). The
     child is x and accepted with probability min(R(x), D(x)), and x and rejected with max(D(x) - R(x), 0);
     after a rejection the token comes from norm(max(R - D, 0)), whatever x was. So the rank's acceptance
     probability is the overlap of R and D, and a rejected child is a draw from the normalised excess of D over
@@ -64,10 +64,10 @@ def sampled_acceptance(
     wrong: given those, the token is not distributed as the target. With `replacement` D is always `proposed`
     and R depends on no child, so a single draw is exact.
     """
-    trial = Trial(target, proposed, replacement=replacement)
+    rule = ResidualRule(target, proposed, replacement=replacement)
     reached, missed, probs = 1.0, 1.0, []
     for uniform in uniforms:
-        residual, draft = trial.laws()
+        residual, draft = rule.distributions()
         excess = (draft - residual).clamp_(min=0)
         rejected = min(1.0, float(excess.sum()))
         probs.append(reached * (1 - rejected))
@@ -76,6 +76,6 @@ def sampled_acceptance(
         missed *= 1 - mine / wanted if mine < wanted else 0.0
         if reached == 0:
             break
-        trial.reject(draw(excess, uniform))
+        rule.reject(draw(excess, uniform))
     probs += [0.0] * (len(uniforms) - len(probs))
     return NodeAcceptance(tuple(probs), 1 - missed)

@@ -9,7 +9,7 @@ from typing import Any
 from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.tree import ROOT_ONLY
 from sequoia_cli.engine.decode import Decoder
-from sequoia_cli.engine.verifiers import Verifier
+from sequoia_cli.engine.verification.verifiers import Verifier
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import memory_for
 from sequoia_cli.measure.encoded_prompts import EncodedPrompt

@@ -10,7 +10,7 @@ from sequoia_cli.bench.engines import OnTokens, Unavailable
 from sequoia_cli.bench.workload import Workload
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
-from sequoia_cli.engine.verifiers import verifier_named
+from sequoia_cli.engine.verification.verifiers import verifier_named
 from sequoia_cli.measure.session import open_session
 
 

@@ -158,7 +158,7 @@ def bench_command(
     from sequoia_cli.bench.target import describe_target
     from sequoia_cli.bench.workload import Workload
     from sequoia_cli.engine.loading.cores import fitting_threads
-    from sequoia_cli.engine.verifiers import verifier_named
+    from sequoia_cli.engine.verification.verifiers import verifier_named
 
     drafts = tuple(distinct_drafts(draft))
     verifier_named(verifier).check_drafts(len(drafts))

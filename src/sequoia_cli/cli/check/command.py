@@ -116,7 +116,7 @@ def check_command(
     if sampling.greedy:
         options.note_idle(context, "--temperature 0 skips the sampling part", "samples", say)
 
-    from sequoia_cli.engine.verifiers import verifier_named
+    from sequoia_cli.engine.verification.verifiers import verifier_named
 
     rule = verifier_named(verifier)
     rule.check_drafts(len(drafts))

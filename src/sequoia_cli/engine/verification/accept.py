@@ -16,8 +16,8 @@ from sequoia_cli.engine.merge import Merged, merge, unmerged
 from sequoia_cli.engine.step import VERIFY, Stopwatch
 from sequoia_cli.engine.target import Output, TargetText
 from sequoia_cli.engine.upload import upload
-from sequoia_cli.engine.verify import Verdict, verify_greedy, verify_matching
-from sequoia_cli.engine.verify_at_once import read_verdict
+from sequoia_cli.engine.verification.at_once import read_verdict
+from sequoia_cli.engine.verification.walk import Verdict, verify_greedy, verify_matching
 
 if TYPE_CHECKING:
     from sequoia_cli.engine.decode import Decoder

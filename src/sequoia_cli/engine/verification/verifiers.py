@@ -1,4 +1,4 @@
-"""The verifiers by name: how each draws a node's children, and how it judges the tree. All are lossless."""
+"""The verifiers by name: how each draws the children of a node and verifies the tree. All are lossless."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import partial
 from torch import Tensor
 
 from sequoia_cli.engine.draw import draw_children, draw_independently, top_children
-from sequoia_cli.engine.k_sequential import KSequential
 from sequoia_cli.engine.proposals import Draw
-from sequoia_cli.engine.traversal import verify_leaf_first
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verify import Drawn, Rule, Verdict, verify, verify_matching
+from sequoia_cli.engine.verification.k_sequential import KSequential
+from sequoia_cli.engine.verification.residual import ResidualRule
+from sequoia_cli.engine.verification.traversal import verify_leaf_first
+from sequoia_cli.engine.verification.walk import Drawn, Rule, Verdict, verify, verify_matching
 from sequoia_cli.errors import BadInput
 
 #: What `verify` is: tokens, target's probabilities, what was drawn, uniforms.
@@ -24,14 +24,14 @@ JudgeTree = Callable[
 
 @dataclass(frozen=True)
 class Verifier:
-    """A rule of acceptance, with the way of drawing that its proof needs.
+    """A rule of acceptance, with the way of drawing children that its proof needs.
 
-    `several` says whether it takes the merged tree of several drafts, `at_once` whether it can be judged on
-    the device (`engine/verify_at_once.py` has this rule), `positional` whether a child's chance is a matter
-    of its node alone, so that it can be measured place by place.
+    `several` says whether it takes the merged tree of several drafts, `at_once` whether it can run on the
+    device (`engine/verification/at_once.py`), `positional` whether the acceptance of a child depends on its
+    node alone, so that it can be measured node by node.
 
-    A greedy target accepts its own choice and nothing else, by any of these rules: there all take the draft's
-    most probable children and are the same (`verify_greedy`).
+    A greedy target accepts its own choice only, by each of these rules: all then take the draft's most
+    probable children and are the same (`verify_greedy`).
     """
 
     name: str
@@ -52,7 +52,7 @@ class Verifier:
 
 def specinfer_rule(target: Tensor, count: int) -> Rule:
     """For `count` children drawn with replacement."""
-    return Trial(target, replacement=True)
+    return ResidualRule(target, replacement=True)
 
 
 #: Without replacement, token by token from the root (arXiv 2402.12374, Algorithm 2).

@@ -10,7 +10,7 @@ _HALVINGS = 40
 
 
 class KSequential:
-    """The children of one node by k-sequential selection (SpecTr, arXiv 2310.15141): see `Trial`.
+    """The children of one node by k-sequential selection (SpecTr, arXiv 2310.15141): see `ResidualRule`.
 
     Each of k children, drawn on its own from Q, is accepted with min(1, P(x) / (g Q(x))), so with chance
     b = sum of min(Q, P / g), and one of them with 1 - (1 - b)^k. Accepted tokens come with mass

@@ -1,4 +1,4 @@
-"""The children of one node tried one after the other: the rule that most verifiers are made of."""
+"""Acceptance of the children of one node against a residual: the rule that most verifiers use."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import torch
 from torch import Tensor
 
 
-class Trial:
-    """The children of one node, tried in the order they were drawn.
+class ResidualRule:
+    """Tests the children of one node in the order in which they were drawn.
 
-    Holds the paper's R (the residual of the target P) and D (the draft Q without the rejected), each brought
-    up to date only when it is needed. (arXiv 2402.12374, Algorithm 2) The rule is lossless for any sequence
-    of proposals whose laws D are known, so another draft's children may follow: R goes on, D begins anew.
+    Holds the paper's R (the residual of the target P) and D (the draft Q without the rejected children); both
+    are updated when they are next needed. (arXiv 2402.12374, Algorithm 2) The rule is lossless for any
+    sequence of proposals whose distributions D are known, so children of another draft may follow: R is kept,
+    D starts from that draft's Q.
 
-    `weight` is the chance with which the path down to the node is to be accepted: 1 where that was settled
-    before, as it is for a walk from the root (see `engine/traversal.py`).
+    `weight` is the probability with which the path to the node is to be accepted: 1 where that is decided
+    already, as in a walk from the root (see `engine/verification/traversal.py` for others).
     """
 
     def __init__(
@@ -25,9 +26,10 @@ class Trial:
         replacement: bool = False,
         weight: float = 1.0,
     ) -> None:
-        """`draft` has the probabilities, (vocabulary,), that the first children were drawn from.
+        """`draft` has the (vocabulary,) probabilities that the first children were drawn from.
 
-        With `replacement` they were, so that D stays Q. (SpecInfer, arXiv 2305.09781, Theorem 4.2)
+        With `replacement` they were drawn with it, and D is always Q. (SpecInfer, arXiv 2305.09781,
+        Theorem 4.2)
         """
         self._target, self._residual = target, target
         self._draft = target if draft is None else draft  # a node without children needs none
@@ -35,22 +37,22 @@ class Trial:
         self._rejected: list[int] = []
         self._rejected_of_draft: list[int] = []
         self._stale = False
-        #: Residuals that rounding had emptied.
+        #: Residuals that had no mass left because of rounding.
         self.fallbacks = 0
 
     def turn_to(self, draft: Tensor) -> None:
-        """From here on the children are those that another draft drew, on its own, from `draft`."""
+        """The next children were drawn by another draft, independently, from `draft`."""
         if self._stale:
             self._update()
         self._draft, self._rejected_of_draft = draft, []
 
     def chance(self, token: int) -> float:
         """min(1, w R(x) / D(x)) for the next child, given that those before were rejected."""
-        residual, draft = self.laws()
+        residual, draft = self.distributions()
         proposed, wanted = float(draft[token]), self._weight * float(residual[token])
         return min(1.0, wanted / proposed) if proposed > 0 else float(wanted > 0)
 
-    def laws(self) -> tuple[Tensor, Tensor]:
+    def distributions(self) -> tuple[Tensor, Tensor]:
         """R and D for the next child, given that those before were rejected."""
         if self._stale:
             self._update()
@@ -65,13 +67,13 @@ class Trial:
         self._stale = True
 
     def residual(self) -> Tensor:
-        """The law of the token behind the node once all children are rejected."""
+        """The distribution of the token after the node once all children are rejected."""
         if self._stale:
             self._update()
         return self._residual
 
     def weight(self) -> float:
-        """The chance with which the node itself is to be accepted once all children are rejected."""
+        """The probability with which the node itself is to be accepted once all children are rejected."""
         if self._stale:
             self._update()
         return self._weight
@@ -79,9 +81,9 @@ class Trial:
     def _update(self) -> None:
         """R <- norm(max(w R - D, 0)), w <- s / (s + 1 - w), where s is the mass before it was normalised.
 
-        At weight 1 a rejection leaves mass there; where rounding says otherwise R and D were equal, so the
-        target without the rejected tokens stands in, or all of it where it has no other token. At a lower
-        weight the children may have had all that the node was to get: nothing is left to accept it with.
+        At weight 1 a rejection leaves mass. Where rounding leaves none, R and D were equal: the fallback is
+        the target without the rejected tokens, or the whole target where it has no other token. At a lower
+        weight the children may have taken all of the node's probability, so that none is left for itself.
         """
         self._stale = False
         rest = (self._weight * self._residual - self._draft).clamp_(min=0)
@@ -97,7 +99,7 @@ class Trial:
         self._residual = rest / mass if mass > 0 else self._target
 
     def _without_rejected(self) -> Tensor:
-        """D without its own rejected, renormalised; uniform over the others where nothing is left of it."""
+        """D without its rejected children, renormalised; uniform over the other tokens if no mass is left."""
         rest = self._draft.clone()
         rest[self._rejected_of_draft] = 0
         mass = rest.sum()

@@ -1,7 +1,7 @@
-"""Verification: which path of a drafted tree the target accepts, and the token that follows it.
+"""Verification from the root down: which path of a drafted tree the target accepts, and the token after it.
 
-Pure functions of probabilities, tokens and uniforms; no model, no cache. `engine/verifiers.py` says which
-verifier judges by which.
+Pure functions of probabilities, tokens and uniforms; no model, no cache. `engine/verification/verifiers.py`
+says which verifier uses which.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draw import draw
 from sequoia_cli.engine.finite import NotFinite
-from sequoia_cli.engine.trial import Trial
+from sequoia_cli.engine.verification.residual import ResidualRule
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The accepted path (nodes, root first) and the target's token behind it (the bonus token).
+    """The accepted path (nodes, root first) and the target's token after it (the bonus token).
 
-    `fallbacks` counts residuals that rounding had emptied (see `Trial`).
+    `fallbacks` counts residuals without mass (see `ResidualRule`).
     """
 
     path: tuple[int, ...]
@@ -41,7 +41,7 @@ class Drawn(NamedTuple):
 
 
 class Rule(Protocol):
-    """How the children of one node are tested, one after the other (see `Trial`, `KSequential`)."""
+    """How the children of one node are tested, one after the other (see `ResidualRule`, `KSequential`)."""
 
     fallbacks: int
 
@@ -53,7 +53,7 @@ class Rule(Protocol):
 
 def sequoia_rule(target: Tensor, count: int) -> Rule:
     """For `count` children drawn without replacement."""
-    return Trial(target)
+    return ResidualRule(target)
 
 
 def verify(
@@ -67,13 +67,13 @@ def verify(
 
     `tokens[i]` is the token of node i and `drawn(i)` has its children: none, those of the one draft, or
     those of several drafts in turn, each of which drew on its own. `target_probs(i)` is the target's
-    distribution behind node i, (vocabulary,). Both are asked for only at nodes that are reached. `uniforms`
-    has one number in [0, 1) per node (its acceptance test), and a last one for the token behind the path.
-    `rule` begins the tests of a node from its distribution and its number of children.
+    distribution after node i, (vocabulary,). Both are asked for only at nodes that are reached. `uniforms`
+    has one number in [0, 1) per node (its acceptance test), and a last one for the token after the path.
+    `rule` makes the tests of a node from its distribution and its number of children.
 
-    The law of what is returned, whatever the drafts, is the target's own (arXiv 2402.12374, Algorithm 2; for
-    several drafts arXiv 2305.09781). Two drafts may have proposed the same child. It is tested for each, but
-    one number is enough: once it was rejected, the residual has nothing left of its token.
+    The returned tokens have the target's distribution, whatever the drafts (arXiv 2402.12374, Algorithm 2;
+    for several drafts arXiv 2305.09781). Two drafts may have proposed the same child. It is tested for each,
+    with the same number: after a rejection the residual has no mass on its token.
     """
     path, fallbacks = [0], 0
     while True:
@@ -110,10 +110,10 @@ def verify_matching(
     drawn: Callable[[int], Sequence[Drawn]],
     uniforms: Sequence[float],
 ) -> Verdict:
-    """The same without a test: draw from the target, node by node, as long as a child has that token.
+    """The same without a test: draw from the target, node by node, as long as a child has the drawn token.
 
-    So the law is the target's whatever the children are and however they were picked; node i's number in
-    `uniforms` draws the token behind it.
+    The distribution is the target's, whatever the children are and however they were picked. Node i's number
+    in `uniforms` draws the token after it.
     """
     path = [0]
     while True:

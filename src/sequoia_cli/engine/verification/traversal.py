@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import Tensor
 
 from sequoia_cli.engine.draw import draw
-from sequoia_cli.engine.trial import Trial
-from sequoia_cli.engine.verify import Drawn, Verdict
+from sequoia_cli.engine.verification.residual import ResidualRule
+from sequoia_cli.engine.verification.walk import Drawn, Verdict
 
 
 def verify_leaf_first(
@@ -65,7 +65,7 @@ class _Asked:
         self.node = node
         offered = drawn(node)
         self.is_leaf = not offered
-        self.trial = Trial(target_probs(node), weight=weight)
+        self.trial = ResidualRule(target_probs(node), weight=weight)
         self.children = self._each_child(offered)
 
     def _each_child(self, offered: Sequence[Drawn]) -> Iterator[int]:

@@ -1,6 +1,6 @@
-"""Verification on the device: every node tried as if it were reached, so that the host reads but once.
+"""Verification on the device: every node is tested as if it were reached, so that the host reads only once.
 
-The slow twin is `verify`, which looks at no more than the path, but has to ask at every child.
+The slow twin is `verify`, which looks only at the path, but waits for the device at every child.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draw import draw_rows
 from sequoia_cli.engine.fast.capture import Buffered, Recorder
 from sequoia_cli.engine.finite import NotFinite, finite_rows
-from sequoia_cli.engine.verify import Verdict
+from sequoia_cli.engine.verification.walk import Verdict
 from sequoia_cli.engine.warp import Sampling, probabilities
 
 
 class Families:
-    """The nodes of a tree that have children, those with most of them first.
+    """The nodes of a tree that have children, those with most children first.
 
     `parents` (families,) are these nodes, `rows` their places among `TokenTree.expanded`, `eldest` their
     first children; `having[k]` families have more than k children.
@@ -43,9 +43,9 @@ def judge(families: Families, target: Tensor, draft: Tensor, tokens: Tensor, uni
     """What `read_verdict` reads: (nodes, 5) of token, accepted child or 0, token after the node, fallbacks,
     and whether the node's row is finite.
 
-    `target` (nodes, vocabulary) has the target's probabilities behind each node, `draft` those that the
+    `target` (nodes, vocabulary) has the target's probabilities after each node, `draft` those that the
     children of the nodes of `TokenTree.expanded` were drawn from, level by level. `tokens` (nodes,) and
-    `uniforms` (nodes + 1,) are as in `verify`. (arXiv 2402.12374, Algorithm 2; R and D as in `Trial`)
+    `uniforms` (nodes + 1,) are as in `verify`. (arXiv 2402.12374, Algorithm 2; R and D as in `ResidualRule`)
     """
     parents, dtype = families.parents, torch.promote_types(target.dtype, draft.dtype)
     target = target.to(dtype)
@@ -59,7 +59,7 @@ def judge(families: Families, target: Tensor, draft: Tensor, tokens: Tensor, uni
         waits = accepted[:count] == 0
         accepted[:count] = torch.where(waits & passed, child, accepted[:count])
 
-        # Rejected. What becomes of a family that has accepted one is not asked for.
+        # Rejected. The residual of a family that has accepted a child is never used.
         rest = (residual[:count] - offered[:count]).clamp_(min=0)
         emptied = ~(rest.sum(-1, keepdim=True) > 0)
         fallbacks[:count] += waits & ~passed & emptied[:, 0]
@@ -67,16 +67,16 @@ def judge(families: Families, target: Tensor, draft: Tensor, tokens: Tensor, uni
         mass = rest.sum(-1, keepdim=True)
         residual[:count] = torch.where(mass > 0, rest / mass, target[parents[:count]])
 
-        going_on = sum(families.having[rank + 1 : rank + 2])
-        for law in (offered, untried):
-            law[:going_on].scatter_(1, token[:going_on], 0)
-        left = offered[:going_on]
-        left = torch.where(left.sum(-1, keepdim=True) > 0, left, untried[:going_on])
-        offered[:going_on] = left / left.sum(-1, keepdim=True)
+        more = sum(families.having[rank + 1 : rank + 2])
+        for part in (offered, untried):
+            part[:more].scatter_(1, token[:more], 0)
+        left = offered[:more]
+        left = torch.where(left.sum(-1, keepdim=True) > 0, left, untried[:more])
+        offered[:more] = left / left.sum(-1, keepdim=True)
 
-    behind = draw_rows(target.index_copy(0, parents, residual), uniforms[-1:])
+    after = draw_rows(target.index_copy(0, parents, residual), uniforms[-1:])
     none = torch.zeros_like(tokens)
-    columns = tokens, none.index_copy(0, parents, accepted), behind, none.index_copy(0, parents, fallbacks)
+    columns = tokens, none.index_copy(0, parents, accepted), after, none.index_copy(0, parents, fallbacks)
     return torch.stack((*columns, finite_rows(target).long()), 1)
 
 
@@ -104,22 +104,22 @@ class Judge:
 
 
 def read_verdict(judged: Sequence[Sequence[int]]) -> Verdict:
-    """The path down from the root, by what `judge` says of each node.
+    """The path from the root, from the result of `judge`.
 
     Raises `NotFinite` for a node on it whose row is not.
     """
     path, fallbacks = [0], 0
     while True:
-        _, accepted, behind, emptied, finite = judged[path[-1]]
+        _, accepted, after, emptied, finite = judged[path[-1]]
         if not finite:
             raise NotFinite(node=path[-1])
         fallbacks += emptied
         if not accepted:
-            return Verdict(tuple(path), behind, fallbacks)
+            return Verdict(tuple(path), after, fallbacks)
         path.append(accepted)
 
 
 def _chance(residual: Tensor, offered: Tensor, token: Tensor) -> Tensor:
     """(families,) min(1, R(x) / D(x)) of each family's own (families, 1) token."""
-    wanted, proposed = (law.gather(1, token)[:, 0].double() for law in (residual, offered))
+    wanted, proposed = (part.gather(1, token)[:, 0].double() for part in (residual, offered))
     return torch.where(proposed > 0, (wanted / proposed).clamp(max=1), (wanted > 0).double())

@@ -1,0 +1,1 @@
+"""Verification: which path of a drafted tree the target accepts, by each published rule."""
