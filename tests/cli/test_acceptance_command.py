@@ -128,7 +128,7 @@ def test_a_context_of_the_draft_that_is_too_short_is_named(acceptance, models, t
     assert "every prompt has 32 tokens or more, where the context of target or draft ends" in err
     code, _, err = acceptance(*short, "--dataset", "both.txt")
     assert code == 0
-    assert "1 of 2 prompts count nothing: they have 32 tokens or more" in err
+    assert "1 of 2 prompts are not counted: they have 32 tokens or more" in err
     assert "has a context of" not in acceptance("--dataset", "both.txt", "-o", "other.yaml")[2]
 
 
@@ -194,12 +194,12 @@ def test_an_interrupted_run_goes_on_to_the_same_result_as_a_whole_one(
     calls = request.getfixturevalue("interrupted")
     code, out, err = acceptance("-o", "rates2.yaml", "-T", "1")
     assert (code, out) == (130, "")
-    assert "what was measured is kept in rates2.yaml.partial; the same command continues" in err
+    assert "measurements so far are kept in rates2.yaml.partial; the same command resumes" in err
     assert (empty_place / "rates2.yaml.partial").exists()
     assert not (empty_place / "rates2.yaml").exists()
     code, _, err = acceptance("-o", "rates2.yaml", "-T", "1")
     assert code == 0
-    assert "continuing an interrupted run: 2 of 4 prompts are done" in err
+    assert "resuming an interrupted run: 2 of 4 prompts are done" in err
     assert calls == [0, 1, 2, 2, 3]
     assert without_time(read_document("rates2.yaml").data) == without_time(whole)
     assert not (empty_place / "rates2.yaml.partial").exists()
@@ -241,7 +241,7 @@ def test_finished_prompts_count_whichever_others_are_asked_for(acceptance, measu
     acceptance("-o", "rates.yaml", "-T", "1", "--limit", "3")
     code, _, err = acceptance("-o", "rates.yaml", "-T", "1")
     assert code == 0
-    assert "continuing an interrupted run: 2 of 4 prompts are done" in err
+    assert "resuming an interrupted run: 2 of 4 prompts are done" in err
     assert interrupted == [0, 1, 2, 2, 3]
     again = measured("-T", "1", name="again.yaml")
     assert read_document("rates.yaml").data["samples"] == again["samples"]
@@ -282,11 +282,11 @@ def test_runs_over_different_prompts_add_up_to_the_run_over_both(measured, run, 
     [
         (
             "warm.yaml",
-            "warm.yaml does not add up: rates of different conditions do not add up: 'temperature' is",
+            "warm.yaml cannot be merged: rates of different conditions do not add up: 'temperature' is",
         ),
-        ("bare.json", "bare.json has no counts, only p; counts are needed to merge"),
-        ("wide.yaml", "wide.yaml does not add up: rates of different depths or ranks"),
-        ("rates.yaml", "rates.yaml is given twice; its counts would count twice"),
+        ("bare.json", "bare.json has rates but no counts; merging needs counts"),
+        ("wide.yaml", "wide.yaml cannot be merged: rates of different depths or ranks"),
+        ("rates.yaml", "rates.yaml is given twice; its prompts would be counted twice"),
         ("none.yaml", "none.yaml does not exist"),
     ],
 )
@@ -319,7 +319,7 @@ def test_what_was_counted_already_is_left_out_with_a_note(measured, run, empty_p
     ):
         code, out, err = run("acceptance", "--merge", first, "--merge", second, "-o", "-", "--json")
         assert code == 0, err
-        assert known + " counted already and left out" in err
+        assert known + " already counted and left out" in err
         expected = part if "old.json" in (first, second) else whole
         assert json.loads(out)["trials"] == expected["trials"]
 
@@ -332,7 +332,7 @@ def test_counts_of_unknown_prompts_are_warned_of(measured, run, empty_place):
     (empty_place / "old.json").write_text(json.dumps(data))
     code, out, err = run("acceptance", "--merge", "rates.yaml", "--merge", "old.json", "-o", "-", "--json")
     assert code == 0
-    warning = "old.json does not say which prompts it counted: those of other files may count twice"
+    warning = "old.json does not identify its prompts: some may be counted twice"
     assert f"warning: {warning}" in err
     assert json.loads(out)["warnings"] == [warning]
 
@@ -367,7 +367,7 @@ def test_other_counts_of_the_same_prompts_are_refused_by_name(measured, run, emp
     (empty_place / "other.yaml").write_text(yaml.safe_dump(data))
     code, _, err = run("acceptance", "--merge", "rates.yaml", "--merge", "other.yaml", "-o", "-")
     assert code == 2
-    assert "other.yaml does not add up: 2 prompts are counted in both, with different counts: 1, 2\n" in err
+    assert "other.yaml cannot be merged: 2 prompts are counted in both, with different counts: 1, 2\n" in err
 
 
 def test_merging_refuses_options_that_it_has_no_use_for(run):
@@ -392,7 +392,7 @@ def test_bad_rows_are_refused_or_left_out_by_name(acceptance, measured, empty_pl
     code, _, err = acceptance("--dataset", "rows.jsonl")
     assert code == 2
     assert "rows.jsonl, line 2: not valid JSON" in err
-    assert "--skip-bad leaves such prompts out" in err
+    assert "--skip-bad skips such prompts" in err
     code, _, err = acceptance("--dataset", "rows.jsonl", "--skip-bad", "-o", "rates.yaml")
     assert code == 0
     assert "left out 4 bad rows: rows.jsonl, line 2: not valid JSON" in err
@@ -462,7 +462,7 @@ def test_a_prompt_longer_than_the_context_is_named_before_anything_is_measured(
     code, _, err = acceptance("--target", models["short"], "--dataset", "long.jsonl")
     assert code == 2
     assert "prompt b: it has 50 tokens, and the target's context ends at 32" in err
-    assert "--skip-bad leaves such prompts out" in err
+    assert "--skip-bad skips such prompts" in err
 
 
 def test_a_prompt_longer_than_the_context_is_left_out_by_name_with_skip_bad(acceptance, models, empty_place):
@@ -485,7 +485,7 @@ def test_a_prompt_longer_than_the_context_is_left_out_by_name_with_skip_bad(acce
     (empty_place / "none.jsonl").write_text(f'"{long}"')
     code, _, err = acceptance(*short, "--dataset", "none.jsonl", "--skip-bad", "-o", "none.yaml")
     assert code == 2
-    assert "the target can take no prompt; the first of 1: prompt 1: it has 50 tokens" in err
+    assert "the target can take none of the 1 prompts; the first: prompt 1: it has 50 tokens" in err
 
 
 @pytest.mark.parametrize("estimator", ["teacher-forced", "on-policy"])

@@ -295,7 +295,7 @@ def test_prompts_longer_than_the_context_are_refused_or_left_out_by_name(distill
     code, _, err = distill(*options)
     assert code == 2
     assert "prompt 5: it has" in err
-    assert "--skip-bad leaves such prompts out" in err
+    assert "--skip-bad skips such prompts" in err
     code, _, err = distill(*options, "--skip-bad")
     assert code == 130
     assert "left out 1 bad prompts: prompt 5: it has" in err

@@ -236,7 +236,7 @@ def test_texts_of_prompts_with_one_id_are_counted_one_by_one(generate, empty_pla
     assert code == 3
     assert list(json.loads(out)["first_differences"]) == ["7", "7#2", "7#3"]
     assert "0 of 3 texts equal plain decoding's" in err
-    assert "2 prompts had the id of another one and have a number added: 7#2, 7#3" in err
+    assert "2 prompts have the id of another one, so a number is added: 7#2, 7#3" in err
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", 3), ("bfloat16", 0)])

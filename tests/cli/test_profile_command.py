@@ -115,7 +115,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(profile, monkeypatch, empty
     monkeypatch.setattr(latency, "time_round", interrupting)
     code, out, err = profile("--repeats", "3", "-o", "mine.yaml")
     assert (code, out) == (130, "")
-    assert "what was measured is kept in mine.yaml.partial; the same command continues" in err
+    assert "measurements so far are kept in mine.yaml.partial; the same command resumes" in err
     assert not (empty_place / "mine.yaml").exists()
     code, _, err = profile("--repeats", "3", "-o", "mine.yaml")
     assert code == 0

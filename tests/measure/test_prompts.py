@@ -209,7 +209,7 @@ def test_the_first_of_several_turns_is_noted_once(write: Any):
     found = load_prompts(write("p.json", json.dumps(rows)))
     assert [str(prompt.content) for prompt in found.prompts[:3]] == ["a", "c", "e"]
     assert found.notes == (
-        "2 prompts are lists of several turns: the first turn of each is taken",
+        "2 prompts are lists of several turns: the first turn of each is used",
         "1 prompts have 'tools', which are not given to the chat template",
     )
 
@@ -218,7 +218,7 @@ def test_no_two_prompts_have_one_id(write: Any):
     rows = [{"id": name, "prompt": str(n)} for n, name in enumerate((7, 7, "7#2", 8, 7))]
     found = load_prompts(write("p.json", json.dumps(rows)))
     assert [prompt.id for prompt in found.prompts] == ["7", "7#2", "7#2#2", "8", "7#3"]
-    assert found.notes == ("3 prompts had the id of another one and have a number added: 7#2, 7#2#2, 7#3",)
+    assert found.notes == ("3 prompts have the id of another one, so a number is added: 7#2, 7#2#2, 7#3",)
 
 
 def test_bad_rows_are_left_out_counted_and_named_where_that_is_asked_for(write: Any):
@@ -350,7 +350,7 @@ def test_a_chat_of_one_turn_is_not_the_plain_text(write: Any):
         (
             "p.jsonl",
             '{"prompt": "  "}',
-            "p.jsonl, line 1: 'prompt' is '  '; expected a text that is not empty",
+            "p.jsonl, line 1: 'prompt' is '  '; expected a non-empty text",
         ),
         ("p.jsonl", '{"prompt": 5}', "p.jsonl, line 1: 'prompt' is 5; expected a text or a list of messages"),
         ("p.jsonl", '{"prompt": null}', "'prompt' is None; expected a text"),
@@ -360,7 +360,7 @@ def test_a_chat_of_one_turn_is_not_the_plain_text(write: Any):
             '{"messages": [{"role": "user"}]}',
             "'messages', message 1 is .*; expected an object with",
         ),
-        ("p.jsonl", json.dumps({"messages": [ANSWER]}), "'messages' holds answers only"),
+        ("p.jsonl", json.dumps({"messages": [ANSWER]}), "'messages' has only answers"),
         (
             "p.jsonl",
             json.dumps(
@@ -378,11 +378,11 @@ def test_a_chat_of_one_turn_is_not_the_plain_text(write: Any):
             '{"messages": [{"role": "assistant", "tool_calls": [5]}]}',
             r"'messages', message 1 has the tool calls \[5\]",
         ),
-        ("p.jsonl", '{"prompt": ["", "b"]}', "'prompt' is ''; expected a text that is not empty"),
-        ("p.jsonl", '{"instruction": "do", "input": 5}', "p.jsonl, line 1: 'input' is 5; expected a text"),
+        ("p.jsonl", '{"prompt": ["", "b"]}', "'prompt' is ''; expected a non-empty text"),
+        ("p.jsonl", '{"instruction": "do", "input": 5}', "line 1: 'input' is 5; expected a non-empty text"),
         ("p.jsonl", '{"prompt": "\\ud83e"}', r"'\\ud83e'; it holds half of a surrogate pair"),
-        ("p.jsonl", '{"turns": [""]}', "'turns' is ''; expected a text that is not empty"),
-        ("p.jsonl", "[" * 100_000, "line 1: JSON that cannot be read"),
+        ("p.jsonl", '{"turns": [""]}', "'turns' is ''; expected a non-empty text"),
+        ("p.jsonl", "[" * 100_000, "line 1: unreadable JSON"),
         ("p.json", '{"prompt": "x"}', "p.json: expected a list of prompts, found {'prompt': 'x'}"),
         ("p.json", '["one",\n}', "p.json: not valid JSON at line 2, column 1"),
         ("p.json", '["one", 5]', "p.json, entry 2: expected a string or an object, found 5"),
@@ -391,7 +391,7 @@ def test_a_chat_of_one_turn_is_not_the_plain_text(write: Any):
         ("p.txt", "", "p.txt holds no prompts"),
         ("p.txt", b"one\ntwo\nna\xefve", "p.txt, line 3: byte 0xef is not UTF-8"),
         ("p.jsonl", '"one"'.encode("utf-16"), "p.jsonl, line 1: byte 0xff is not UTF-8"),
-        ("p.csv", "prompt\nx", "p.csv is of no kind known here; expected a .jsonl"),
+        ("p.csv", "prompt\nx", "p.csv has an unknown extension; expected a .jsonl"),
         ("d/a.py", "x", None),
     ],
 )
@@ -408,7 +408,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_place(
 def test_an_empty_file_in_a_folder_is_named(write: Any):
     folder = Path(write("d/a.txt", "fine")).parent
     write("d/b.txt", "\n")
-    with pytest.raises(BadInput, match=r"b\.txt is ''; expected a text that is not empty"):
+    with pytest.raises(BadInput, match=r"b\.txt is ''; expected a non-empty text"):
         load_prompts(str(folder))
 
 
@@ -532,7 +532,7 @@ def test_offline_the_cached_copy_is_used_and_the_hub_is_not_asked(
     hub.module.load_dataset = asked
     with pytest.raises(SequoiaError) as caught:
         load_prompts("owner/name")
-    assert "without a limit, while online" in (caught.value.hint or "")
+    assert "without a limit) while online" in (caught.value.hint or "")
 
 
 def test_a_dataset_of_several_configurations_lists_them(hub: Any):

@@ -1,4 +1,4 @@
-"""`sequoia acceptance`: how often the target takes the draft's token of each rank."""
+"""`sequoia acceptance`: how often the target accepts the draft's token of each rank."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def acceptance_command(
         ),
     ] = None,
     column: Annotated[
-        str | None, typer.Option("--column", help="Key that holds the prompt; found by itself if not given.")
+        str | None, typer.Option("--column", help="Key that holds the prompt; else the first known one.")
     ] = None,
     limit: Annotated[
         int | None,
@@ -47,12 +47,10 @@ def acceptance_command(
     skip: options.Skip = None,
     skip_bad: options.SkipBad = False,
     estimator: Annotated[
-        str, typer.Option("--estimator", help="teacher-forced (exact chances) or on-policy (a coin a step).")
+        str, typer.Option("--estimator", help="teacher-forced (exact probabilities) or on-policy (samples).")
     ] = ESTIMATORS[0],
-    ranks: Annotated[int, typer.Option("--ranks", help="Children of a node that are tried.")] = 16,
-    depths: Annotated[
-        int, typer.Option("--depths", help="Levels below the root with rates of their own.")
-    ] = 6,
+    ranks: Annotated[int, typer.Option("--ranks", help="Children of a node.")] = 16,
+    depths: Annotated[int, typer.Option("--depths", help="Levels below the root with separate rates.")] = 6,
     new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens of each text.")] = 64,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -63,9 +61,7 @@ def acceptance_command(
     seed: options.Seed = 0,
     merge: Annotated[
         list[str] | None,
-        typer.Option(
-            "--merge", metavar="PATH", help="Add up rates files (give it twice or more); measures nothing."
-        ),
+        typer.Option("--merge", metavar="PATH", help="Add up rates files (repeat it) instead of measuring."),
     ] = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -82,8 +78,8 @@ def acceptance_command(
 ) -> None:
     """Measure acceptance rates by child rank and depth on real prompts.
 
-    Counts are kept per prompt as they come: an interrupted run continues where
-    it stopped, and runs over different prompts can be merged.
+    Counts are saved prompt by prompt: an interrupted run resumes where it stopped,
+    and runs over different prompts can be merged.
 
         sequoia acceptance --dataset prompts.jsonl --temperature 0.6
 
@@ -97,7 +93,7 @@ def acceptance_command(
         kept = {"merge", "output", "force", "json", "quiet", "no_progress"}
         options.refuse_idle(
             context,
-            "--merge adds up what was measured and measures nothing",
+            "--merge adds up files and measures nothing",
             " ".join(name for name in context.params if name not in kept),
         )
         place = reserved(context, output or "profiles/merged_rates.yaml", force=force)
@@ -110,7 +106,7 @@ def acceptance_command(
     if estimator == ESTIMATORS[1] and depths > 1:
         options.refuse_idle(context, "--estimator on-policy measures the root's children alone", "depths")
     if dataset is None:
-        options.refuse_idle(context, "--column names a key of a --dataset, and none is given", "column")
+        options.refuse_idle(context, "--column names a key of a --dataset, which is not given", "column")
 
     from sequoia_cli.cli.prompts import encoded, read_rows
     from sequoia_cli.core.rates import AcceptanceRates
@@ -125,9 +121,11 @@ def acceptance_command(
     sampling, draft_sampling = options.samplings(
         temperature, top_k, top_p, draft_temperature, seed, say, verifier
     )
-    trials = AcceptanceSettings(sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(verifier))
+    settings = AcceptanceSettings(
+        sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(verifier)
+    )
     if estimator == ESTIMATORS[0]:
-        check_positional(trials)
+        check_positional(settings)
     place = reserved(context, output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
     if dataset is None and limit is None and skip is None:
         limit = BUILTIN_FOR_COMPILING
@@ -150,8 +148,8 @@ def acceptance_command(
         raise BadInput(f"--ranks is {ranks}; the target has {session.target.vocabulary} ids")
     usable = encoded(session, prompts.prompts, say, raw=raw, skip_bad=skip_bad)
     prompts = replace(prompts, prompts=tuple(prompt for prompt, _ in usable))
-    asked = with_seeds(usable, seed)
-    _check_room(asked, min(session.target.context_limit, session.drafts[0].context_limit), say)
+    seeded = with_seeds(usable, seed)
+    _check_room(seeded, min(session.target.context_limit, session.drafts[0].context_limit), say)
     conditions = {
         **session.conditions,
         **session.weights,
@@ -166,7 +164,7 @@ def acceptance_command(
         "seed": seed,
         "dataset": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
     }
-    # Not the data set: what is finished is recognised prompt by prompt, whichever else are asked for.
+    # Not the dataset: finished prompts are recognised one by one.
     measured = {
         "measure": "acceptance by prompt",
         **{key: value for key, value in conditions.items() if key != "dataset"},
@@ -175,7 +173,7 @@ def acceptance_command(
         **packages(),
     }
     with resumable(place, measured, say, force=force) as journal:
-        samples = _measure(session, asked, trials, estimator, journal, force, say)
+        samples = _measure(session, seeded, settings, estimator, journal, force, say)
     result = AcceptanceRates.from_samples(samples, conditions, record(context, packages(), say.warnings))
     publish("acceptance", result.to_dict(), place, json, say)
     _show(result, say)
@@ -186,7 +184,7 @@ def _check(
 ) -> None:
     if estimator not in ESTIMATORS:
         raise BadInput(f"--estimator is '{estimator}'; expected {' or '.join(ESTIMATORS)}")
-    # At the last token of a text nothing is drafted.
+    # Nothing is drafted for the last token of a text.
     options.at_least(
         {
             "--limit": (limit, 1),
@@ -201,7 +199,7 @@ def _check(
 
 
 def _check_room(prompts: Sequence[EncodedPrompt], context: int, say: Commentary) -> None:
-    """Say which prompts leave the draft no room to propose anything, and refuse where all do."""
+    """Warn of prompts too long for the draft to propose anything; refuse if all are."""
     full = sum(len(prompt.ids) >= context for prompt in prompts)
     if full == len(prompts):
         raise BadInput(
@@ -210,21 +208,21 @@ def _check_room(prompts: Sequence[EncodedPrompt], context: int, say: Commentary)
         )
     if full:
         say.warn(
-            f"{full} of {len(prompts)} prompts count nothing: they have {context} tokens or more, where the "
-            "context of target or draft ends"
+            f"{full} of {len(prompts)} prompts are not counted: they have {context} tokens or more, where "
+            "the context of target or draft ends"
         )
 
 
 def _measure(
     session: Any,
     prompts: Sequence[EncodedPrompt],
-    trials: Any,
+    settings: Any,
     estimator: str,
     journal: Journal,
     force: bool,
     say: Commentary,
 ) -> list[PromptCounts]:
-    """Counts of every prompt; those that the journal has are not measured again."""
+    """Counts of every prompt; those in the journal are not measured again."""
     import torch
     from rich.progress import TextColumn
 
@@ -232,27 +230,29 @@ def _measure(
     from sequoia_cli.measure.acceptance import on_policy, teacher_forced
 
     estimate = on_policy if estimator == "on-policy" else teacher_forced
-    greedy = trials.sampling.greedy
+    greedy = settings.sampling.greedy
     finished = _finished(prompts, journal, force)
     if finished:
-        say.note(f"continuing an interrupted run: {len(finished)} of {len(prompts)} prompts are done")
+        say.note(f"resuming an interrupted run: {len(finished)} of {len(prompts)} prompts are done")
     with say.progress(TextColumn("{task.fields[rate]}", markup=False)) as bar:
         task = bar.add_task("prompts", total=len(prompts), completed=len(finished), rate="")
-        for number, asked in enumerate(prompts):
+        for number, prompt in enumerate(prompts):
             if number in finished:
                 continue
-            with memory_for(f"prompt {asked.prompt.id} of {len(asked.ids)} tokens, {trials.depths} layers"):
+            with memory_for(
+                f"prompt {prompt.prompt.id} of {len(prompt.ids)} tokens, {settings.depths} layers"
+            ):
                 counts = estimate(
                     session.target,
                     session.drafts[0],
-                    asked.ids,
-                    trials,
+                    prompt.ids,
+                    settings,
                     index=number,
                     eos_ids=session.eos_ids,
-                    generator=torch.Generator().manual_seed(asked.seed),
+                    generator=torch.Generator().manual_seed(prompt.seed),
                 )
-            journal.add(entry := asked.labelled(counts, number, greedy).to_entry())
-            finished[number] = PromptCounts.from_entry(entry)  # as a resumed run would read it
+            journal.add(entry := prompt.labelled(counts, number, greedy).to_entry())
+            finished[number] = PromptCounts.from_entry(entry)  # rounded as a resumed run reads it
             rate, error = pooled_rate(list(finished.values()), rank=0)
             bar.update(task, advance=1, rate=f"p_1 {rate:.3f} ± {error:.3f}")
     return [finished[number] for number in range(len(prompts))]
@@ -266,7 +266,7 @@ def _finished(prompts: Sequence[EncodedPrompt], journal: Journal, force: bool) -
     except BadInput as error:
         raise BadInput(
             error.message,
-            hint="ask for these too, choose another path with -o, or drop them with --force",
+            hint="include these prompts, choose another path with -o, or drop them with --force",
         ) from None
 
 
@@ -276,27 +276,27 @@ def _merged(paths: list[str], say: Commentary) -> AcceptanceRates:
     from sequoia_cli.core.rates import AcceptanceRates
 
     if len(paths) < 2:
-        raise BadInput("--merge is given once; two files or more add up")
+        raise BadInput("--merge is given once; at least two files are needed")
     total: AcceptanceRates | None = None
     digests = set()
     for path in paths:
         document = read_document(path)
         if document.digest in digests:
-            raise BadInput(f"{path} is given twice; its counts would count twice")
+            raise BadInput(f"{path} is given twice; its prompts would be counted twice")
         digests.add(document.digest)
         rates = AcceptanceRates.from_document(document)
         if not rates.samples:
-            raise BadInput(f"{path} has no counts, only p; counts are needed to merge")
+            raise BadInput(f"{path} has rates but no counts; merging needs counts")
         before = total
         try:
             total = rates if before is None else merged(before, rates)
         except BadInput as error:
-            raise BadInput(f"{path} does not add up: {error.message}", error.hint) from None
+            raise BadInput(f"{path} cannot be merged: {error.message}", error.hint) from None
         known = (len(before.samples) if before else 0) + len(rates.samples) - len(total.samples)
         if known:
-            say.note(f"{path}: {known} of {len(rates.samples)} prompts are counted already and left out")
+            say.note(f"{path}: {known} of {len(rates.samples)} prompts are already counted and left out")
         if known < len(rates.samples) and not all(sample.digest for sample in rates.samples):
-            say.warn(f"{path} does not say which prompts it counted: those of other files may count twice")
+            say.warn(f"{path} does not identify its prompts: some may be counted twice")
     assert total is not None
     return total
 

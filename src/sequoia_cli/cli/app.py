@@ -1,4 +1,4 @@
-"""The `sequoia` command line: its commands, and the one place where errors become messages and exit codes."""
+"""The `sequoia` command line: its commands, and the conversion of errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sequoia_cli.cli.profile import profile_command
 from sequoia_cli.cli.streams import prepare_streams
 from sequoia_cli.errors import OutOfMemory, SequoiaError, bounded, out_of_memory
 
-#: By command, what needs less memory.
+#: By command, how to use less memory.
 _LESS_MEMORY = {
     "profile": "a smaller model, --context or largest of --tokens needs less",
     "acceptance": "a smaller model, prompt, --max-new-tokens, --ranks or --depths needs less",
@@ -37,10 +37,10 @@ _LESS_MEMORY = {
 
 
 class _Commands(TyperGroup):
-    """Runs a command and says what went wrong: inside of typer, which would end in its own way first."""
+    """Runs a command and reports errors, within typer, which would otherwise exit first."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for; an error ends in a message and its exit code."""
+        """Run the command; an error becomes a message and an exit code."""
         try:
             return super().invoke(ctx)
         except OutOfMemory as error:
@@ -50,11 +50,11 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             _exit(130, "interrupted")
         except BrokenPipeError:
-            # The reader has gone, as with `| head`: nothing to report, and nothing more to flush at exit.
+            # The reader has gone, as with `| head`: nothing to report or to flush at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _exit(0)
         except Exception as error:
-            # What typer raises, such as a usage error, has an exit code of its own; typer prints it.
+            # typer prints its own errors, such as usage errors, which have an exit code.
             if hasattr(error, "exit_code") or isinstance(error, typer.Abort):
                 raise
             if os.environ.get("SEQUOIA_DEBUG"):
@@ -63,7 +63,7 @@ class _Commands(TyperGroup):
 
 
 def _described(error: Exception, command: str) -> tuple[str, str | None]:
-    """An error that no command foresaw, as a message and a hint."""
+    """The message and hint of an unexpected error."""
     if message := out_of_memory(error):
         return f"{message} (in sequoia {command})", _LESS_MEMORY.get(command)
     if isinstance(error, OSError):
@@ -115,8 +115,8 @@ app.command("check")(check_command)
 
 def main() -> None:
     """Run the command and exit: 0 done, 1 failed, 2 bad usage or input, 3 check failed, 130 interrupted."""
-    # A terminated run keeps what it finished, just as an interrupted one does; so does one whose terminal
-    # goes away, unless it is to outlive it (nohup).
+    # A terminated run keeps its finished work, as an interrupted one does. So does one whose terminal closes,
+    # unless it ignores that (nohup).
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.default_int_handler)
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def _exit(code: int, message: str | None = None, hint: str | None = None) -> NoReturn:
-    with suppress(OSError):  # a terminal that is gone
+    with suppress(OSError):  # the terminal was closed
         if message:
             print(f"sequoia: {message}", file=sys.stderr)
         if hint:

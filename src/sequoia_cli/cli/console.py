@@ -1,4 +1,4 @@
-"""Commentary for the person at the terminal: notes, warnings, tables and progress, all on stderr."""
+"""Commentary on stderr: notes, warnings, tables and progress bars."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
 
-#: Data is shown as it is, wherever it stands: nothing in it is markup or the name of an emoji.
-_AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False}
+#: Show text literally, without markup or emoji names.
+_LITERAL: dict[str, Any] = {"markup": False, "emoji": False}
 
 
 class Commentary:
-    """Writes to stderr, so that stdout carries data only.
+    """Writes to stderr, so that stdout has only data.
 
-    Colour and bars appear on a terminal alone (rich also heeds NO_COLOR). `quiet` leaves errors only;
-    warnings are kept in `warnings` either way, for `--json`.
+    Colour and progress bars appear only on a terminal (rich also obeys NO_COLOR). `quiet` shows only errors.
+    `warnings` keeps all warnings, for `--json`.
     """
 
     def __init__(self, *, quiet: bool = False, progress: bool = True) -> None:
-        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True, **_AS_IT_IS)
+        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True, **_LITERAL)
         self.warnings: list[str] = []
-        #: Whether there are bars, of our own or of a download.
-        # FORCE_COLOR makes a file a terminal for rich, which then moves a cursor that is not there.
-        seen = self.console.is_interactive and _is_terminal(sys.stderr)
-        self.shows_progress = progress and not quiet and seen
+        #: Whether progress bars are shown, ours or those of downloads.
+        # With FORCE_COLOR rich takes a file for a terminal and would move the cursor in it.
+        interactive = self.console.is_interactive and _is_terminal(sys.stderr)
+        self.shows_progress = progress and not quiet and interactive
 
     def note(self, text: str) -> None:
-        """Something worth knowing: which default was chosen, what was written."""
+        """Show information: which default was chosen, what was written."""
         self._print(text, style="dim")
 
     def notes(self, texts: Iterable[str]) -> None:
-        """Several of them."""
+        """Show several notes."""
         for text in texts:
             self.note(text)
 
     def warn(self, text: str) -> None:
-        """Something to act on; also kept for the JSON output."""
+        """Show a warning, which is also kept for the JSON output."""
         self.warnings.append(text)
         self._print(f"warning: {text}", style="yellow")
 
     def show(self, item: RenderableType) -> None:
-        """A table or a paragraph."""
+        """Show a table or a paragraph."""
         self._print(item)
 
     def _print(self, item: RenderableType, style: str | None = None) -> None:
-        # A terminal that was closed takes no comments, and the data for stdout is still to come.
+        # If the terminal was closed, the data for stdout must still be written.
         with suppress(OSError):
             self.console.print(item, style=style)
 
     @contextmanager
     def progress(self, *columns: ProgressColumn) -> Iterator[Progress]:
-        """A progress display, silent where there is no terminal to show it on."""
+        """A progress display; silent without a terminal."""
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         shown = Progress(
@@ -73,7 +73,7 @@ class Commentary:
             console=self.console,
             disable=not self.shows_progress,
             transient=True,
-            redirect_stdout=False,  # else text for stdout is printed to this console, which is stderr
+            redirect_stdout=False,  # else rich prints text for stdout to this console, which is stderr
             redirect_stderr=False,
         )
         with shown:
@@ -93,5 +93,5 @@ def print_json(data: Mapping[str, Any]) -> None:
 
 
 def _is_utf8(stream: TextIO) -> bool:
-    """Whether every character can be written to `stream`; elsewhere JSON is written with escapes."""
+    """Whether `stream` can encode every character; if not, JSON is written with escapes."""
     return (stream.encoding or "").lower().replace("-", "") == "utf8"

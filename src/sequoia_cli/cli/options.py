@@ -1,4 +1,4 @@
-"""Options that several commands share, so that one flag means one thing."""
+"""Options shared by several commands, so that a flag means the same everywhere."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Drafts = Annotated[
         "-d",
         metavar="MODEL",
         show_default=DEFAULT_DRAFT,
-        help="Draft, as the target; several propose side by side.",
+        help="Draft; repeat it to use several together.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
 Forward = Annotated[
     str,
-    typer.Option("--forward", help="compiled, fast (not compiled), or plain: as transformers runs models."),
+    typer.Option("--forward", help="compiled, fast (not compiled), or plain (as in transformers)."),
 ]
 Quantize = Annotated[
     str, typer.Option("--quantize", help="none, or int8: weights and inputs of the target in 8 bits.")
@@ -49,46 +49,47 @@ QuantizeDraft = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", help="CPU threads; else as many as this process may use cores.", min=1),
+    typer.Option("--threads", help="CPU threads; else the number of cores this process may use.", min=1),
 ]
 TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that comes with a model. Off unless asked for.")
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with a model.")
 ]
 Temperature = Annotated[float, typer.Option("--temperature", "-T", help="0 is greedy.")]
 TopK = Annotated[int, typer.Option("--top-k", help="Sample from the k most probable tokens; 0 is off.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Sample from the most probable mass p; 1 is off.")]
 DraftTemperature = Annotated[
     float | None,
-    typer.Option("--draft-temperature", help="Shapes the proposals, never the distribution of the text."),
+    typer.Option(
+        "--draft-temperature",
+        help="Temperature of the proposals; never affects the distribution of the text.",
+    ),
 ]
 Verifier = Annotated[
     str,
     typer.Option(
         "--verifier",
         metavar="RULE",
-        help="How proposals are drawn and accepted, never the distribution of the text: sequoia, specinfer, "
-        "spectr, naive or traversal. At temperature 0 all are the same.",
+        help="How proposals are drawn and accepted: sequoia, specinfer, spectr, naive or traversal. Never "
+        "affects the distribution of the text; at temperature 0 all are the same.",
     ),
 ]
 Skip = Annotated[
     int | None,
-    typer.Option("--skip", metavar="N", help="Leave out the first N prompts.", show_default=False),
+    typer.Option("--skip", metavar="N", help="Skip the first N prompts.", show_default=False),
 ]
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave out prompts that cannot be used, and name them.")
-]
-Raw = Annotated[bool, typer.Option("--raw", help="Do not put prompts through the chat template.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip invalid prompts and name them.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
 Seed = Annotated[
     int,
     typer.Option(
         "--seed",
         min=0,
         max=(1 << 64) - 1,
-        help="Seed of each prompt's text; a prompt given again has another text.",
+        help="Seed of the texts; a repeated prompt gets another text.",
     ),
 ]
 Output = Annotated[
-    str | None, typer.Option("--output", "-o", metavar="PATH|-", help="Where the file goes; - is stdout.")
+    str | None, typer.Option("--output", "-o", metavar="PATH|-", help="Output file; - is stdout.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
@@ -97,14 +98,14 @@ NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar
 
 
 def at_least(values: Mapping[str, tuple[int | None, int]]) -> None:
-    """Raise `BadInput` for the first flag whose value lies below its least; None was not given."""
+    """Raise `BadInput` for the first flag whose value is below its minimum; None means not given."""
     for flag, (value, least) in values.items():
         if value is not None and value < least:
             raise BadInput(f"{flag} is {value}; at least {least} is needed")
 
 
 def given(context: typer.Context, names: str) -> list[str]:
-    """The flags that were given, of the options with these `names` (separated by spaces)."""
+    """The given flags among the options with these `names` (separated by spaces)."""
     wanted = names.split()
     return [
         max(option.opts, key=len)
@@ -116,13 +117,13 @@ def given(context: typer.Context, names: str) -> list[str]:
 
 
 def refuse_idle(context: typer.Context, reason: str, names: str) -> None:
-    """Raise `BadInput` where options with these `names` were given, which `reason` leaves without effect."""
+    """Raise `BadInput` if options with these `names` were given, which have no effect for this `reason`."""
     if flags := given(context, names):
         raise BadInput(f"{reason}; without effect: {', '.join(flags)}", hint="leave them out")
 
 
 def note_idle(context: typer.Context, reason: str, names: str, say: Commentary) -> None:
-    """The same as a note: for options that change no file, and that a script may always give."""
+    """The same as a note, for commands that write no file, so that scripts may always give an option."""
     if flags := given(context, names):
         say.note(f"{reason}; without effect: {', '.join(flags)}")
 
@@ -136,13 +137,13 @@ def samplings(
     say: Commentary,
     verifier: str = DEFAULT_VERIFIER,
 ) -> tuple[Sampling, Sampling]:
-    """The target's and the draft's sampling. Raises `BadInput`; says which options have no effect."""
+    """The target's and the draft's sampling. Notes options without effect. Raises `BadInput`."""
     from sequoia_cli.engine.decode import default_draft_sampling
     from sequoia_cli.engine.warp import Sampling
 
     sampling = Sampling(temperature, top_k, top_p)
     shape = 1.0 if draft_temperature is None else draft_temperature
-    # 0 would propose the same tokens always, which is what a greedy target wants and no other.
+    # At 0 the proposals would always be the same tokens, which suits only a greedy target.
     if not (0 < shape < math.inf or (shape == 0 and sampling.greedy)):
         raise BadInput(f"--draft-temperature is {shape}; expected a number above 0")
     if sampling.greedy:

@@ -1,4 +1,4 @@
-"""The prompts of a command, as far as they can be used; what is wrong with others, and which flag helps."""
+"""Loading and encoding the prompts of a command, with hints on the flags that help with bad ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sequoia_cli.measure.prompts import BadRow, MissingKey, Prompt, PromptSet, l
 if TYPE_CHECKING:
     from sequoia_cli.measure.session import Session
 
-_SKIP_BAD = "--skip-bad leaves such prompts out"
+_SKIP_BAD = "--skip-bad skips such prompts"
 
 
 def read_rows(
@@ -24,7 +24,7 @@ def read_rows(
     column: str | None = None,
     skip_bad: bool = False,
 ) -> PromptSet:
-    """The prompts of a source (see `load_prompts`); says what was made of them."""
+    """Load the prompts of a source (see `load_prompts`) and show its notes."""
     try:
         found = load_prompts(source, limit=limit, skip=skip or 0, column=column, skip_bad=skip_bad)
     except MissingKey as error:
@@ -46,8 +46,8 @@ def encoded(
 ) -> list[tuple[Prompt, list[int]]]:
     """The prompts with their ids. Raises `BadInput` for one that the target cannot take.
 
-    With `skip_bad`, such prompts are left out and named instead; raises where none is left. `rows` tells that
-    they come from a source of which some can be left out.
+    With `skip_bad`, such prompts are skipped and named in a note; raises if none is left. `rows`: the prompts
+    come from a source, so the hint may suggest --skip-bad.
     """
     found, bad = [], []
     for prompt in prompts:
@@ -58,7 +58,7 @@ def encoded(
                 raise BadInput(error.message, error.hint or (_SKIP_BAD if rows else None)) from None
             bad.append(error.message)
     if not found:
-        raise BadInput(f"the target can take no prompt; the first of {len(bad)}: {bad[0]}")
+        raise BadInput(f"the target can take none of the {len(bad)} prompts; the first: {bad[0]}")
     if bad:
         say.note(left_out(bad, "prompts"))
     return found

@@ -1,4 +1,4 @@
-"""Measurements as tables for the person at the terminal."""
+"""Tables of measurements for the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBERS = ("nodes", "tokens", "depth")
 
 
 def plain_table(title: str, *columns: str) -> Table:
-    """An empty table in the style of all of them; names to the left, numbers to the right."""
+    """An empty table in the common style: names left-aligned, numbers right-aligned."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number or column in _NUMBERS else "left")
@@ -22,7 +22,7 @@ def plain_table(title: str, *columns: str) -> Table:
 
 
 def profile_table(profile: HardwareProfile) -> Table:
-    """Milliseconds of each part by size, and what a token costs next to plain decoding."""
+    """Milliseconds of each part by number of tokens, also relative to one token."""
     title = f"{profile.device} ({profile.origin}), milliseconds"
     table = plain_table(title, "tokens", "target", "relative", "draft level", "verify")
     first = profile.target_seconds[0][1]
@@ -40,7 +40,7 @@ def profile_table(profile: HardwareProfile) -> Table:
 
 
 def rates_table(rates: AcceptanceRates, ranks: int = 6) -> Table:
-    """The first ranks of p by depth, with the error of the first row."""
+    """Rates of the first ranks by depth, with the standard errors of the first row."""
     columns = min(ranks, len(rates.p[0]))
     headings = [
         "depth",
@@ -48,7 +48,7 @@ def rates_table(rates: AcceptanceRates, ranks: int = 6) -> Table:
         "any",
         *["trials"] * bool(rates.samples),
     ]
-    table = plain_table("chance that the child of each rank is the one accepted", *headings)
+    table = plain_table("probability that the child of each rank is the one accepted", *headings)
     for depth, row in enumerate(rates.p):
         name = f"{depth + 1}+" if depth == len(rates.p) - 1 else str(depth + 1)
         own = [f"{rates.row_trials[depth]:.0f}"] if rates.samples else []
@@ -63,7 +63,7 @@ def rates_table(rates: AcceptanceRates, ranks: int = 6) -> Table:
 def layouts_table(
     timings: Mapping[str, Mapping[str, Sequence[float]]], chosen: Mapping[str, str], rows: Sequence[int]
 ) -> Table:
-    """Milliseconds of each layout of a weight for the numbers of `rows`, and the layout chosen."""
+    """Milliseconds of each layout of a weight for each number of `rows`, and the chosen layout."""
     layouts = list(next(iter(timings.values())))
     headings = [f"{layout}, {count}" for layout in layouts for count in rows]
     table = plain_table("products by layout and rows, milliseconds", "weight", *headings, "chosen")

@@ -1,4 +1,4 @@
-"""Stdin, stdout and stderr as this process was given them: closed, narrow, or gone."""
+"""Making stdin, stdout and stderr safe to use: they may be closed, or have a narrow encoding."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from sequoia_cli.errors import SequoiaError
 
 
 class _ClosedStdout(io.TextIOBase):
-    """Stands for a stdout that was closed before the start; not `writable`, as its base says."""
+    """Stands in for a stdout that was closed before the start."""
 
     def write(self, text: str) -> int:
         raise SequoiaError("stdout is closed; there is nowhere to print to")
 
 
 def prepare_streams() -> None:
-    """Make printing safe: data is UTF-8, whatever the locale; what a stream cannot show ends no run."""
+    """Make printing safe: data is UTF-8 in every locale, and characters that cannot be shown are no error."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            # Else the next file that is opened gets this number, and what is printed lands in it.
+            # Else the next opened file gets this descriptor, and printed text goes into it.
             os.open(os.devnull, os.O_RDWR)
     if sys.stdout is None:
         sys.stdout = _ClosedStdout()
@@ -31,7 +31,7 @@ def prepare_streams() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         if sys.stdout.isatty():
             sys.stdout.reconfigure(errors="replace")
-        else:  # half of a surrogate pair is escaped as JSON has it
+        else:  # escape half of a surrogate pair, as JSON does
             sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(errors="replace")

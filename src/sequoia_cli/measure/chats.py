@@ -1,4 +1,4 @@
-"""Chats as the field writes them: the messages of OpenAI and of ShareGPT, as chat templates take them."""
+"""Reading chats in the formats of OpenAI and ShareGPT, as messages for a chat template."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from sequoia_cli.core.parsing import shown
 from sequoia_cli.errors import BadInput
 
-#: One turn of a chat: `role`, `content`, and what else a template may read of it, such as tool calls.
+#: One turn of a chat: `role`, `content`, and other keys that a template may read, such as tool calls.
 Message = Mapping[str, Any]
 
-#: Other names of roles. Most templates silently drop a role that they do not know, such as `developer`.
+#: Aliases of roles. Most templates silently drop a role that they do not know, such as `developer`.
 _ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -29,20 +29,20 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 def chat_to_answer(turns: list[Any], where: str) -> tuple[Message, ...]:
-    """The messages of a chat up to the turn to answer. Raises `BadInput` naming the message that is wrong."""
+    """The messages of a chat up to the turn to answer. Raises `BadInput`, naming the invalid message."""
     messages = [_message(turn, f"{where}, message {number}") for number, turn in enumerate(turns, 1)]
-    # Datasets of finished chats end with the answer; what is asked for here is the answer.
+    # Datasets of finished chats end with an answer, which is to be generated here.
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages:
-        raise BadInput(f"{where} holds answers only; expected a message of the user")
+        raise BadInput(f"{where} has only answers; expected a message of the user")
     return tuple(messages)
 
 
 def checked_text(value: Any, where: str) -> str:
-    """A text that is not blank. Raises `BadInput` for anything else."""
+    """`value` as a non-blank text. Raises `BadInput` for anything else."""
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"{where} is {shown(value)}; expected a text that is not empty")
+        raise BadInput(f"{where} is {shown(value)}; expected a non-empty text")
     return _encodable(value, where)
 
 
@@ -61,7 +61,7 @@ def _message(turn: Any, where: str) -> Message:
     role = _ROLES.get(role.lower(), role)
     content = turn.get("content", turn.get("value", turn.get("text")))
     calls = turn.get("tool_calls")
-    if not calls and turn.get("function_call"):  # the older way to write one
+    if not calls and turn.get("function_call"):  # an older format
         calls = [{"type": "function", "function": turn["function_call"]}]
     if content is None and not calls:
         raise _no_message(turn, where)
@@ -79,7 +79,7 @@ def _no_message(turn: Any, where: str) -> BadInput:
 
 
 def _joined(content: Any, where: str, turn: Any) -> str:
-    """The text of a content: itself, or its text parts, each on a line of its own."""
+    """The text of a message's content; text parts are joined by newlines."""
     if isinstance(content, str):
         return _encodable(content, where)
     if not isinstance(content, list):
@@ -97,7 +97,7 @@ def _joined(content: Any, where: str, turn: Any) -> str:
 
 
 def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
-    """Tool calls with arguments as an object, which templates write as JSON; OpenAI has them as JSON text."""
+    """Tool calls with their arguments as objects, as templates expect; OpenAI has them as JSON text."""
     if not isinstance(calls, list) or not all(
         isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) for call in calls
     ):
@@ -106,7 +106,7 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
     for call in calls:
         function = dict(call["function"])
         if isinstance(arguments := function.get("arguments"), str):
-            with suppress(ValueError):  # what a model wrote need not be JSON; it is passed on as it is
+            with suppress(ValueError):  # a model's output need not be valid JSON; keep it as text
                 function["arguments"] = json.loads(arguments)
         found.append({**call, "function": function})
     return found

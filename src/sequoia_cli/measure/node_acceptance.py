@@ -53,8 +53,8 @@ def sampled_acceptance(
 ) -> NodeAcceptance:
     """Acceptance of children drawn one after another from `proposed`, each as if those before were rejected.
 
-    Let R and D be the target's residual and the draft's distribution for the next child (see `ResidualRule`). The
-    child is x and accepted with probability min(R(x), D(x)), and x and rejected with max(D(x) - R(x), 0);
+    Let R and D be the target's residual and the draft's distribution for the next child (see `ResidualRule`).
+    The child is x and accepted with probability min(R(x), D(x)), and x and rejected with max(D(x) - R(x), 0);
     after a rejection the token comes from norm(max(R - D, 0)), whatever x was. So the rank's acceptance
     probability is the overlap of R and D, and a rejected child is a draw from the normalised excess of D over
     R. Given that the token is x, it was accepted here with probability min(1, D(x) / R(x)).

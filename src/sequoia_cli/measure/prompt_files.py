@@ -1,6 +1,6 @@
-"""Where prompts come from: the values found in files, folders, stdin and datasets, each with its place.
+"""Reading records from files, folders, stdin and datasets.
 
-What a value means as a prompt is not decided here.
+`prompts.py` turns records into prompts.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from sequoia_cli.core.parsing import cut, shown
 from sequoia_cli.core.paths import package_data
 from sequoia_cli.errors import BadInput, SequoiaError
 
-_SPLITS = ("test", "validation", "train")  # what models are least likely to be trained on comes first
+_SPLITS = ("test", "validation", "train")  # the split least likely to be trained on comes first
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-#: What turns an environment variable on, as the hub's libraries read it.
+#: True values of environment variables, as in the hub's libraries.
 _TRUE = ("1", "ON", "YES", "TRUE")
-#: Characters of another library's message, at most.
+#: The most characters of another library's message to show.
 _MOST_SHOWN = 600
 _KINDS = (
     "a .jsonl, .json or .txt file, a folder of .txt and .md files, or a Hugging Face dataset (owner/name)"
 )
 
-#: Longest line that is read, newline included: a stream without line breaks would fill the memory.
+#: The longest line, newline included: a stream without line breaks would fill the memory.
 MAX_LINE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Record:
-    """A value as found: where it stands, for messages; the id it has if it brings none; itself.
+    """A value, its location for messages (`where`), and the id to use if it has none.
 
-    The value is the error where it could not be read, though those after it may be.
+    `value` is a `BadInput` if this record could not be read though later ones may be.
     """
 
     where: str
@@ -46,9 +46,9 @@ class Record:
 
 
 def open_source(source: str | None, *, whole: bool = False) -> tuple[str, Iterator[Record]]:
-    """The name of a source and its values, read as they are asked for; None is the built-in set.
+    """The name of a source and its records, read lazily; None is the built-in set.
 
-    `whole` tells that all values will be asked for: then a dataset of the hub is kept in its cache.
+    `whole`: all records will be read, so a dataset of the hub is downloaded to its cache.
     """
     if source is None:
         path = package_data("prompts", "builtin.jsonl")
@@ -61,11 +61,11 @@ def open_source(source: str | None, *, whole: bool = False) -> tuple[str, Iterat
     if reader := _READERS.get(path.suffix.lower()):
         return source, reader(_opened(path, source), source)
     if os.path.exists(path):
-        if not path.suffix:  # also what a shell's <(command) gives
+        if not path.suffix:  # includes a shell's <(command)
             return source, _json_or_text_lines(_opened(path, source), source)
-        raise BadInput(f"{source} is of no kind known here; expected {_KINDS}")
+        raise BadInput(f"{source} has an unknown extension; expected {_KINDS}")
     name, _, part = source.partition(":")
-    # A name that looks like a path, or that lies in a folder that is here, is a typing error, not a dataset.
+    # A path, or a name in an existing folder, is a typing error, not a dataset.
     if not _HUB_ID.fullmatch(name) or os.path.isdir(path.parent):
         raise BadInput(f"{source} does not exist; expected {_KINDS}")
     return source, _hub(name, part, source, whole)
@@ -86,7 +86,7 @@ def _read(stream: BinaryIO, source: str) -> str:
 
 
 def _decoded(stream: BinaryIO, source: str) -> Iterator[tuple[int, str]]:
-    """The lines of a stream with their numbers, read as they are asked for: a stream may have no end."""
+    """The lines of a stream with their numbers, read lazily: a stream may be endless."""
     for number in count(1):
         try:
             raw = stream.readline(MAX_LINE_BYTES)
@@ -118,7 +118,7 @@ def _json_lines(stream: BinaryIO, source: str) -> Iterator[Record]:
 
 
 def _json_or_text_lines(stream: BinaryIO, source: str) -> Iterator[Record]:
-    """JSON lines where the first one that is not blank begins with a brace, else lines of text."""
+    """JSON lines if the first non-blank line starts with a brace, else lines of text."""
     is_json: bool | None = None
     for where, number, line in _lines(stream, source):
         if is_json is None:
@@ -135,7 +135,7 @@ def _json_list(stream: BinaryIO, source: str) -> Iterator[Record]:
 
 
 def _value(line: str, where: str) -> Any:
-    """The value of a line, or the error that says why there is none."""
+    """The parsed value of a line, or the error if it is not JSON."""
     try:
         return _parsed(line, where)
     except BadInput as error:
@@ -149,7 +149,7 @@ def _parsed(text: str, where: str) -> Any:
         place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
         raise BadInput(f"{where}: not valid JSON at {place}: {error.msg}") from None
     except (RecursionError, ValueError) as error:
-        raise BadInput(f"{where}: JSON that cannot be read: {error}") from None
+        raise BadInput(f"{where}: unreadable JSON: {error}") from None
 
 
 def _folder(path: Path, source: str) -> Iterator[Record]:
@@ -169,26 +169,24 @@ def _hub(name: str, part: str, source: str, whole: bool) -> Iterator[Record]:
         from huggingface_hub import HfApi, constants
     except ImportError:
         hint = "pip install 'sequoia-cli[datasets]', or give a file of prompts"
-        raise BadInput(
-            f"{source} is read with the package `datasets`, which is not here", hint=hint
-        ) from None
+        raise BadInput(f"{source} needs the package `datasets`, which is not installed", hint=hint) from None
     config, _, split = part.rpartition(":")
     offline = constants.HF_HUB_OFFLINE or os.environ.get("HF_DATASETS_OFFLINE", "").upper() in _TRUE
     try:
-        if not offline:  # a quick question first: without a network, load_dataset retries for half a minute
+        if not offline:  # a quick request first: without a network, load_dataset retries for half a minute
             HfApi().dataset_info(name, timeout=10)
-        # Streamed, so that a few prompts do not cost the download of all; the cache holds datasets whole.
+        # Stream a few prompts instead of downloading all; the cache holds only whole datasets.
         streaming = not offline and not whole
         rows = datasets.load_dataset(name, config or None, split=split or None, streaming=streaming)
         if not split:
             rows = rows[next((s for s in _SPLITS if s in rows), next(iter(rows)))]
         yield from (Record(f"{source}, row {n}", str(n), row) for n, row in enumerate(rows, 1))
-    except Exception as error:  # whatever the library, the network or the dataset's own files come up with
+    except Exception as error:  # the library, the network or the dataset's code may raise anything
         # Some messages list configurations on many lines.
         reason = cut(" ".join(str(error).split()), _MOST_SHOWN) or type(error).__name__
         hint = "check the name (owner/name, owner/name:SPLIT, owner/name:CONFIG:SPLIT) and the network"
         if offline:
-            hint = "offline, only what was read whole once is at hand: without a limit, while online"
+            hint = "offline, only datasets that were read whole (without a limit) while online are available"
         raise SequoiaError(f"the dataset {source} could not be read: {reason}", hint) from None
 
 

@@ -1,4 +1,4 @@
-"""Prompts to measure on, from wherever users keep them: a file, a folder, stdin, the hub, or our own set."""
+"""Loading prompts from a file, a folder, stdin, the hub, or the built-in set."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.chats import Message, chat_to_answer, checked_text
 from sequoia_cli.measure.prompt_files import Record, open_source
 
-#: Bad rows and ids that a note names.
+#: The most bad rows or ids that a note names.
 _SHOWN = 3
 
-#: Keys of an object that may hold its prompt; the first that is there is taken.
+#: Keys of an object that may hold its prompt, in order of preference.
 PROMPT_KEYS = (
     "messages",
     "conversations",
@@ -36,16 +36,16 @@ _INPUT_KEYS = ("input", "context")
 
 
 class BadRow(BadInput):
-    """A row that is no prompt; others of its source may be."""
+    """An invalid row; other rows of its source may be valid."""
 
 
 class MissingKey(BadRow):
-    """A row that has none of the keys that may hold its prompt."""
+    """A row without any of the keys that may hold its prompt."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A plain text, or a chat that ends with the turn to answer."""
+    """A text, or a chat that ends with the turn to answer."""
 
     id: str
     content: str | tuple[Message, ...]
@@ -53,12 +53,12 @@ class Prompt:
 
     @property
     def digest(self) -> str:
-        """Identity of the content, whatever its id: short, since files have one for each prompt."""
+        """A hash of the content without the id; short, because files list one for each prompt."""
         return hashlib.sha256(_canonical(self.content)).hexdigest()[:16]
 
     @contextmanager
     def named_in_errors(self) -> Iterator[None]:
-        """A `BadInput` raised within is raised again as one that says which prompt it is about."""
+        """Add the name of this prompt to any `BadInput` raised within."""
         try:
             yield
         except BadInput as error:
@@ -67,9 +67,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Prompts in the order they are used in, under the name they were asked for, no two with one id.
+    """Prompts with unique ids, in order, and the `name` of their source.
 
-    `notes` tell what was made of them that their author may not expect.
+    `notes` say how rows were interpreted where that may be unexpected.
     """
 
     name: str
@@ -78,7 +78,7 @@ class PromptSet:
 
     @cached_property
     def digest(self) -> str:
-        """Identity of what is measured on: the contents in order, however they were stored or named."""
+        """A hash of the contents in order, independent of storage and ids."""
         contents = [prompt.content for prompt in self.prompts]
         return "sha256:" + hashlib.sha256(_canonical(contents)).hexdigest()
 
@@ -87,8 +87,8 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
-#: Of the built-in prompts, two of each category come first: trees are compiled on these, and results reported
-#: on the 48 others.
+#: Trees are compiled on this many of the first built-in prompts, two of each category; results are reported
+#: on the other 48.
 BUILTIN_FOR_COMPILING = 32
 
 
@@ -100,30 +100,30 @@ def load_prompts(
     column: str | None = None,
     skip_bad: bool = False,
 ) -> PromptSet:
-    """Read prompts: those after the first `skip`, at most `limit`. Raises `BadInput` for what cannot be used,
-    `BadRow` where that is a single row.
+    """Read at most `limit` prompts after the first `skip`.
+
+    Raises `BadInput` for a source that cannot be used, `BadRow` for a single invalid row. Sources:
 
     - None: the built-in set.
-    - `FILE.jsonl`: one JSON value per line, a string or an object. Of an object, `column` where given, else
-      the first of `messages`, `conversations`, `conversation`, `prompt`, `turns`, `question`, `instruction`
-      (with `input` or `context` below it) and `text` is taken; `id` and `category` are kept, `system` begins
-      a chat without a system message, other keys are ignored. Of a list of texts, the turns of a user, the
-      first is taken. Chats may be written as OpenAI or ShareGPT do; one that ends with an answer is taken
-      without that answer.
+    - `FILE.jsonl`: one JSON value per line, a string or an object. The prompt of an object is its `column` if
+      given, else the first present of `messages`, `conversations`, `conversation`, `prompt`, `turns`,
+      `question`, `instruction` (followed by `input` or `context`) and `text`. `id` and `category` are kept;
+      `system` starts a chat that has no system message; other keys are ignored. Of a list of texts, the turns
+      of a user, the first is used. Chats have the format of OpenAI or ShareGPT; a final answer is dropped.
     - `FILE.json`: a list of such values.
-    - `FILE.txt`: one prompt per line that is not blank.
-    - a folder: each of its `.txt` and `.md` files is one prompt, in the order of their names.
-    - `-` for stdin, or a file without ending: JSON lines where it begins with `{`, else text lines.
+    - `FILE.txt`: one prompt per non-blank line.
+    - a folder: each `.txt` or `.md` file is one prompt, in order of names.
+    - `-` for stdin, or a file without extension: JSON lines if it starts with `{`, else text lines.
     - `owner/name`, `owner/name:SPLIT`, `owner/name:CONFIG:SPLIT`: a Hugging Face dataset.
 
-    With `skip_bad`, rows that cannot be used are left out, counted and named in the notes.
+    With `skip_bad`, invalid rows are skipped, and counted and named in the notes.
     """
     if limit is not None and limit < 1:
         raise BadInput(f"a limit of {limit} prompts leaves none; expected at least 1")
     name, records = open_source(source, whole=limit is None)
     reader = _Reader(column, skip_bad)
     last = None if limit is None else skip + limit
-    prompts = reader.named_apart(islice(reader.prompts(records), skip, last))
+    prompts = reader.with_unique_ids(islice(reader.prompts(records), skip, last))
     if not prompts and skip and not reader.bad:
         raise BadInput(f"{name} holds no prompt after the first {skip}, which are skipped")
     if not prompts and reader.bad:
@@ -136,18 +136,18 @@ def load_prompts(
 
 
 class _Reader:
-    """Turns records into prompts, and remembers what to say about them."""
+    """Turns records into prompts and collects notes about them."""
 
     def __init__(self, column: str | None, skip_bad: bool) -> None:
         self._column, self._skip_bad = column, skip_bad
-        #: What is wrong with each row that was left out.
+        #: The errors of skipped rows.
         self.bad: list[str] = []
         self._first_turns = 0
         self._with_tools = 0
         self._renamed: list[str] = []
 
     def prompts(self, records: Iterator[Record]) -> Iterator[Prompt]:
-        """The prompts of the records. Raises `BadInput` for a bad one, unless these are skipped."""
+        """The prompts of the records. Raises `BadRow` for an invalid one unless those are skipped."""
         for record in records:
             try:
                 yield self._prompt(record)
@@ -157,8 +157,8 @@ class _Reader:
                     raise error if known else BadRow(error.message, error.hint) from None
                 self.bad.append(error.message)
 
-    def named_apart(self, prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
-        """The prompts, with a number added to an id that another one has: results are kept by id."""
+    def with_unique_ids(self, prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
+        """The prompts, with a number added to repeated ids: results are stored by id."""
         taken: set[str] = set()
         found = []
         for prompt in prompts:
@@ -171,15 +171,15 @@ class _Reader:
         return tuple(found)
 
     def notes(self) -> Iterator[str]:
-        """What to say of all of them."""
+        """Notes about all rows."""
         if self.bad:
             yield left_out(self.bad, "rows")
         if self._first_turns:
-            yield f"{self._first_turns} prompts are lists of several turns: the first turn of each is taken"
+            yield f"{self._first_turns} prompts are lists of several turns: the first turn of each is used"
         if self._with_tools:
             yield f"{self._with_tools} prompts have 'tools', which are not given to the chat template"
         if self._renamed:
-            yield f"{len(self._renamed)} prompts had the id of another one and have a number added: " + (
+            yield f"{len(self._renamed)} prompts have the id of another one, so a number is added: " + (
                 ", ".join(self._renamed[:_SHOWN]) + (", ..." if len(self._renamed) > _SHOWN else "")
             )
 
@@ -221,11 +221,11 @@ class _Reader:
 
 
 def left_out(bad: Sequence[str], what: str) -> str:
-    """A note of what was left out, with what is wrong with the first of them."""
+    """A note on skipped rows, with the first errors."""
     more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
     return f"left out {len(bad)} bad {what}: {'; '.join(bad[:_SHOWN])}{more}"
 
 
 def shown_keys(value: Mapping[Any, Any]) -> str:
-    """The keys of an object as messages show them."""
+    """The keys of an object, cut for a message."""
     return cut(", ".join(map(str, value)) or "none", 200)
