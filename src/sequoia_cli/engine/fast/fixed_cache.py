@@ -1,9 +1,9 @@
-"""Cache rows that never move, so that what was recorded over them holds for the next text too."""
+"""Cache rows at fixed addresses, so that recorded forwards can be replayed for the next text too."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,9 +13,12 @@ from transformers.cache_utils import Cache
 
 from sequoia_cli.engine.cache import TreeCache, TreeLayer
 
-#: A forward over fixed buffers attends to so many rows, or a multiple of it: one recording serves them all,
-#: and a short text does not pay for the whole capacity.
+#: A forward over fixed buffers attends to a multiple of this many rows: one recording serves all lengths of a
+#: bucket, and a short text does not pay for the whole capacity.
 BUCKET = 256
+
+#: Forwards kept at most. Each holds its logits and its mask: 65 MB for 128 nodes and 128,000 ids.
+MOST_FORWARDS = 24
 
 
 class Place:
@@ -36,9 +39,9 @@ class Place:
 
 
 class FixedLayer(TreeLayer):
-    """A layer whose forward over fixed buffers has no number in it that the next one could have otherwise.
+    """A cache layer for recorded forwards: nothing that differs between steps is baked into the recording.
 
-    Such a forward leaves `length` alone: what is replayed runs no Python.
+    Such a forward does not change `length`, since a replay runs no Python.
     """
 
     def __init__(self, capacity: int, place: Place) -> None:
@@ -67,15 +70,26 @@ class FixedLayer(TreeLayer):
 
 
 class FixedRows:
-    """The rows of one text after another, and the forwards over them."""
+    """Rows that hold one text after another, and the forwards over them, of which the latest are kept."""
 
     def __init__(self, layers: int, capacity: int) -> None:
         self.capacity, self.place = capacity, Place()
         self.layers = [FixedLayer(capacity, self.place) for _ in range(layers)]
         #: What a forward takes for its cache. Not a text's own: what was recorded outlives that.
         self.inner = Cache(layers=self.layers)
-        self.forwards: dict[Hashable, Any] = {}
+        self._forwards: dict[Hashable, Any] = {}
         self.chain_masks: dict[int, Any] = {}
+
+    def forward(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` returned for this key, made if it is not kept. Beyond `MOST_FORWARDS` the one that was
+        used longest ago is dropped."""
+        found = self._forwards.pop(key, None)
+        if found is None:
+            found = make()
+            while len(self._forwards) >= MOST_FORWARDS:
+                del self._forwards[next(iter(self._forwards))]
+        self._forwards[key] = found
+        return found
 
 
 class FixedCache(TreeCache):

@@ -48,13 +48,14 @@ def run_fixed(
         raise ValueError(f"{length} rows do not fit into a cache of {cache.capacity}")
     sees = cache.seen(length)
     key = name, count, sees, masks.kinds
-    forwards = cache.rows.forwards
     slots = torch.arange(cache.length, length, device=inputs[0].device)
-    if key not in forwards:
+
+    def make() -> tuple[Buffered, MaskArgument]:
         mask = masks.buffers(sees)
         function = _placed(forward(), cache.rows.place, sees, mask)
-        forwards[key] = Buffered(function, recorder, (slots, *inputs)), mask
-    function, mask = forwards[key]
+        return Buffered(function, recorder, (slots, *inputs)), mask
+
+    function, mask = cache.rows.forward(key, make)
     masks.fill(mask, length)
     results: tuple[Tensor, ...] = function(slots, *inputs)
     cache.advance(count)
