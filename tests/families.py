@@ -1,6 +1,6 @@
-"""What becomes of each model type that transformers has a causal language model for (FAMILIES.md).
+"""Testing each causal language model type of transformers (FAMILIES.md).
 
-`make families` writes that table; a test compares it with what it finds.
+`make families` writes the table; a test compares it with the results.
 """
 
 from __future__ import annotations
@@ -33,48 +33,48 @@ from tiny_configs import VOCABULARY, tiny_config
 
 TABLE = Path(__file__).parent.parent / "FAMILIES.md"
 
-WORKS, REFUSED, UNTRIED = "works", "refused", "not tried"
+WORKS, REFUSED, UNTRIED = "supported", "refused", "not tested"
 
-#: Types of which no tiny model is made here.
+#: Types without a tiny model for the test.
 NOT_TRIED = {
-    "dots3_note": "several models in one, with pictures and sound",
-    "gemma3n": "several models in one, with pictures and sound; its text model is gemma3n_text",
-    "gemma4_assistant": "a draft that reads what Gemma 4 has computed, no model of its own",
-    "gemma4_unified_assistant": "a draft that reads what Gemma 4 has computed, no model of its own",
+    "dots3_note": "several models in one, for images and audio",
+    "gemma3n": "several models in one, for images and audio; its text model is gemma3n_text",
+    "gemma4_assistant": "a draft that reads Gemma 4's hidden states, not a model of its own",
+    "gemma4_unified_assistant": "a draft that reads Gemma 4's hidden states, not a model of its own",
     "musicgen": "several models in one, for music",
     "musicgen_melody": "several models in one, for music",
 }
-#: Kinds of one type, beside its default one.
+#: Variants of a type, besides its default.
 KINDS: dict[str, tuple[str, dict[str, object]]] = {
     "falcon (ALiBi)": ("falcon", {"alibi": True}),
 }
 NAMES = (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *KINDS)
 
-#: What weights are multiplied by: with less, or more, some families repeat two tokens for ever.
+#: Weights are multiplied by this: with less or more, some families repeat two tokens forever.
 _SCALE, _SCALES = 12, {"nanochat": 4}
 
-#: Prompts that pass the windows of the tiny models, and the pieces in which they are run here.
+#: Prompts longer than the windows of the tiny models, and the size of prefill pieces here.
 LONG_PROMPTS = [
     torch.randint(0, VOCABULARY, (21,), generator=torch.Generator().manual_seed(seed)).tolist()
     for seed in range(4)
 ]
 PIECE = 8
-#: The original context of the models whose rotary frequencies change after it.
+#: The original context of models whose rotary frequencies change beyond it.
 ORIGINAL = 40
 
-#: What a path through TREE has where the best of the root's children is proposed second.
+#: Ranks of a path through TREE if the root's best child is proposed second.
 _RANKS = (1, 0, 0)
 
 
 class Outcome(NamedTuple):
-    """`kind` is one of WORKS, REFUSED and UNTRIED; `detail` says how or why."""
+    """The result of a test: `kind` is WORKS, REFUSED or UNTRIED; `detail` says how or why."""
 
     kind: str
     detail: str
 
 
 def outcome(name: str, folder: Path) -> Outcome:
-    """Make a tiny model of that name in `folder`, use it as users do, and see that it is right or refused."""
+    """Make a tiny model of this type in `folder`, use it as users do, and see if it works or is refused."""
     if name in NOT_TRIED:
         return Outcome(UNTRIED, NOT_TRIED[name])
     save(name, folder)
@@ -97,7 +97,7 @@ def outcome(name: str, folder: Path) -> Outcome:
 
 
 def save(name: str, folder: Path) -> PreTrainedModel:
-    """A tiny model with a tokenizer, as a folder; its config is that of the type, not of the model in it."""
+    """Save a tiny model with a tokenizer; the saved config is the type's, not a nested one."""
     model_type, settings = KINDS.get(name, (name, {}))
     model = random_model(tiny_config(model_type, **settings), scale=_SCALES.get(name, _SCALE))
     model.save_pretrained(folder)
@@ -107,14 +107,14 @@ def save(name: str, folder: Path) -> PreTrainedModel:
 
 
 def opened(folder: Path, dtype: torch.dtype) -> LanguageModel:
-    """The folder's model as the commands open it."""
+    """The model in a folder, opened as the commands do."""
     model = LanguageModel(alone(str(folder), dtype=dtype).model)
     check_tree_attention(model, f"target '{folder}'")
     return model
 
 
 class _SecondFirst(IndependentDraft):
-    """A draft that ranks its best token after the root second: rows after the first are then kept."""
+    """A draft that ranks its best token after the root second, so that rows after the first are kept."""
 
     def extend(self, parents, tokens):
         proposals = super().extend(parents, tokens)
@@ -127,27 +127,27 @@ class _SecondFirst(IndependentDraft):
 
 
 def telling_text(model: PreTrainedModel) -> tuple[list[int], list[int]]:
-    """The prompt whose greedy text has the most different tokens, and that text: few tokens show little."""
+    """The prompt whose greedy text has the most different tokens, and that text: few tokens test little."""
     texts = [(prompt, own_greedy(model, prompt)) for prompt in LONG_PROMPTS]
     return max(texts, key=lambda pair: len(set(pair[1])))
 
 
 def require_equal(target: LanguageModel, expected: list[int], prompt: list[int] = PROMPT) -> None:
-    """Decode with a tree; the target drafts for itself, so that its forward by levels is tried as well."""
+    """Decode with a tree; the target drafts for itself, so that its forward by levels is tested too."""
     draft = _SecondFirst(target, target.vocabulary)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_model, "PREFILL_TOKENS", PIECE)
         steps = list(Decoder(target, [draft], TREE).decode(prompt, len(expected)))
     assert [token for step in steps for token in step.tokens] == expected
-    assert len(set(expected)) > 4, f"a text of few tokens shows little: {sorted(set(expected))}"
+    assert len(set(expected)) > 4, f"a text of few tokens tests little: {sorted(set(expected))}"
     full = [step for step in steps if step.depth == TREE.depth]
     assert sum(step.ranks == _RANKS for step in full) >= 0.8 * len(full)
 
 
 def with_long_rope(name: str) -> PreTrainedConfig | None:
-    """The same type with frequencies that change after ORIGINAL positions; None where it has no rotary ones.
+    """The same type with frequencies that change after ORIGINAL positions; None without rotary frequencies.
 
-    Nested by kind of layer where the type has it so. The lengths of the factors are those of the frequencies.
+    Nested by kind of layer if the type does so. There are as many factors as frequencies.
     """
     model_type, settings = KINDS.get(name, (name, {}))
     config = tiny_config(model_type, **settings)
@@ -184,7 +184,7 @@ def with_long_rope(name: str) -> PreTrainedConfig | None:
 
 
 def require_the_context_to_end(config: PreTrainedConfig) -> None:
-    """Texts go on to where the frequencies change, and no further: there the rows in the cache are wrong."""
+    """Texts end where the frequencies change: beyond that the rows in the cache are wrong."""
     model = random_model(config, scale=_SCALES.get(config.model_type, _SCALE))
     target = LanguageModel(model)
     assert target.context_limit == ORIGINAL
@@ -193,7 +193,7 @@ def require_the_context_to_end(config: PreTrainedConfig) -> None:
     text = [token for step in Decoder(target, [draft], TREE).decode(prompt, 60) for token in step.tokens]
     assert len(prompt) + len(text) >= ORIGINAL
     assert text == own_greedy(model, prompt, len(text))
-    # The rows do change one position later: the limit is not a token too low.
+    # The rows change one position later, so the limit is not one token too low.
     ids = torch.tensor([[*prompt, *text, *text]])
     within, past = (
         model(input_ids=ids[:, :n], use_cache=False).logits[0, :20] for n in (ORIGINAL, ORIGINAL + 1)
@@ -204,14 +204,14 @@ def require_the_context_to_end(config: PreTrainedConfig) -> None:
 
 
 def _reason(error: BadInput, folder: Path) -> str:
-    """What the message says of the family, without names and numbers of this run."""
+    """The reason in the message, without names and numbers of this run."""
     said = error.message.removeprefix(f"target '{folder}'").removeprefix(": ").strip()
     said = re.sub(r"^models of the family '.*?' cannot verify a token tree: ", "", said)
     return re.sub(r"( by [\d.e+-]+)? \((rounding|[A-Z]\w*(Error|Exception)).*", "", said).replace("|", "/")
 
 
 def table(outcomes: Mapping[str, Outcome]) -> str:
-    """FAMILIES.md."""
+    """The text of FAMILIES.md."""
     parts = [_HEAD.format(version=__version__)]
     for kind, title in _TITLES.items():
         rows = {name: found.detail for name, found in outcomes.items() if found.kind == kind}
@@ -221,8 +221,8 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
 
 
 def stated(text: str) -> tuple[str, dict[str, Outcome]]:
-    """The version of transformers that a table was made with, and what it says."""
-    version = re.search(r"that transformers (\S+) has", text)
+    """The version of transformers and the outcomes in a table."""
+    version = re.search(r"of transformers (\S+)\.", text)
     assert version
     found, kind = {}, ""
     titles = {title.partition(" (")[0]: kind for kind, title in _TITLES.items()}
@@ -237,19 +237,19 @@ def stated(text: str) -> tuple[str, dict[str, Outcome]]:
 
 _HEAD = """# Families
 
-What becomes of each model type that transformers {version} has a causal language model for. A tiny model
-of it with random weights is saved, loaded as users' models are, and decoded greedily with a tree. Made by
-`make families`; a test fails where this table is not what it finds.
+Every causal language model type of transformers {version}. For each, a tiny model with random weights is
+saved, loaded as a user's model is, and decoded greedily with a tree. Made by `make families`; a test compares
+this table with the results.
 """
 _TITLES = {
-    WORKS: "Work ({count}): greedy ids equal the family's own `generate`",
-    REFUSED: "Are refused by name ({count})",
-    UNTRIED: "Were not tried ({count})",
+    WORKS: "Supported ({count}): greedy ids equal the family's own `generate`",
+    REFUSED: "Refused by name ({count})",
+    UNTRIED: "Not tested ({count})",
 }
 _COLUMNS = {
     WORKS: "| model type | `--forward fast` prepares |",
     REFUSED: "| model type | because |",
-    UNTRIED: "| model type | it is |",
+    UNTRIED: "| model type | because it is |",
 }
 
 

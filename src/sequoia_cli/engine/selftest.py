@@ -86,14 +86,14 @@ def check_what_decodes(model: LanguageModel, name: str) -> float:
 def _goes_by_rows(config: PreTrainedConfig) -> str | None:
     """What a model computes by the order or number of rows: too far back for the tiny tree to see."""
     if kinds := set(getattr(config, "layer_types", None) or ()) - _BY_MASK:
-        return f"layers of type {', '.join(sorted(kinds))} go by the order of the rows, not by a mask"
+        return f"layers of type {', '.join(sorted(kinds))} process rows in order and ignore the mask"
     found = [key for key in ("attention_chunk_size", "keep_window_size") if getattr(config, key, None)]
     if local := [kind for kind in getattr(config, "attention_layers", None) or () if kind == "local"]:
         found.append(f"{len(local)} local layers")
     if found:
-        return f"it masks by row number ({', '.join(found)}), which a tree's rows are not"
+        return f"it masks by row number ({', '.join(found)}), but a tree's rows are not in text order"
     if any(getattr(part, "alibi", False) for part in (config, getattr(config, "attn_config", None))):
-        return "its attention fades with the distance in rows (ALiBi), not with that in positions"
+        return "its attention bias depends on distance in rows, not in positions (ALiBi)"
     return None
 
 
@@ -142,7 +142,7 @@ def _tree_logits(model: LanguageModel, name: str, seed: int) -> Tensor:
     text = ModelText(model, _PREFIX + _TREE.size + 2)
     text.begin(prefix)
     if text.rows != _PREFIX:
-        raise _refusal(model, name, "it does not keep its keys and values in the cache it is given")
+        raise _refusal(model, name, "it does not store its keys and values in the given cache")
     tree_logits = text.run(_TREE.parents, nodes).logits
     text.keep(_ACCEPTED)
     return torch.cat((tree_logits, text.run((-1,), last).logits[-1:]))

@@ -129,7 +129,7 @@ def _config_and_skeleton(
         getattr(module, "is_decoder", None) is False for module in skeleton.modules()
     ):
         raise BadInput(
-            f"{source} is an encoder ({family}): its tokens see those behind them",
+            f"{source} is an encoder ({family}): its tokens attend to later tokens",
             hint="one that was trained as a decoder says so by is_decoder in its config.json",
         )
     return config, skeleton
