@@ -304,9 +304,9 @@ def test_prompts_longer_than_the_context_are_refused_or_left_out_by_name(distill
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--column", "text", "--limit", "3"], "without --dataset; without effect: --column, --limit"),
+        (["--column", "text", "--limit", "3"], "without --dataset there are no prompts; without effect: --column, --limit"),
         (["--kind", "independent", "--layers", "1", "--passes", "2"], "own states; without effect: --passes"),
-        (["--start", "d", "--kind", "independent"], "of its own kind; without effect: --kind"),
+        (["--start", "d", "--kind", "independent"], "--start keeps the kind of its draft; without effect: --kind"),
         (
             ["--start", "d", "--epochs", "0", "--passes", "3"],
             "trains nothing; without effect: --batch-tokens, --passes",
@@ -358,7 +358,7 @@ def test_running_out_of_memory_names_what_needs_less_and_a_retry_with_that_goes_
 def test_too_few_texts_are_refused_with_a_way_out(distill):
     code, out, err = distill("-o", "made", "--rows", "1", "--tokens", "16", "--length", "16")
     assert (code, out) == (2, "")
-    assert "are too few to learn from" in err
+    assert "are too few to train on" in err
     assert "more --tokens" in err
 
 
@@ -387,7 +387,7 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_training(distill, empty_place,
     code, out, err = distill("-o", "made", "--length", "32")
     assert (code, out) == (1, "")
     assert "model.safetensors could not be written: No space left on device" in err
-    assert "what was done is kept in made.partial" in err
+    assert "unfinished work is kept in made.partial" in err
     assert (empty_place / "made.partial" / "training-1.safetensors").exists()
 
 

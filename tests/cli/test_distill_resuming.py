@@ -65,7 +65,7 @@ def interrupted(distill, monkeypatch):
 def test_interrupted_while_training_it_goes_on_to_the_same_draft(done, interrupted):
     done("-o", "whole", "--epochs", "2")
     err = interrupted("-o", "made", "--epochs", "2")
-    assert "what was done is kept in made.partial" in err
+    assert "unfinished work is kept in made.partial" in err
     err = done("-o", "made", "--epochs", "2")
     assert "made.partial/corpus has 1,536 tokens already" in err
     assert "resuming from step 3 of" in err

@@ -172,10 +172,10 @@ def test_greedy_answers_end_with_the_prompts_and_that_is_said(texts_of, tmp_path
     options = ("--dataset", "prompts.txt", "-T", "0", "--tokens", "9000", "--length", "64", "--rows", "8")
     texts, err = texts_of(*options)
     assert len(texts) == 4
-    assert "the one greedy answer to every prompt" in err
+    assert "every prompt has its one greedy answer" in err
     again, err = texts_of(*options)
     assert ids_of(again) == ids_of(texts)
-    assert "the one greedy answer to every prompt" in err
+    assert "every prompt has its one greedy answer" in err
 
 
 def test_texts_that_are_there_are_read_while_another_command_writes_more(run, targets, texts_of):
