@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.engine.finite import NotFinite, checked, not_finite
 from sequoia_cli.engine.grow import Grown
 from sequoia_cli.engine.merge import Merged, merge, unmerged
@@ -35,7 +35,7 @@ class Drafted:
     def of(cls, grown: Sequence[Grown], root: int, device: torch.device) -> Drafted:
         """The trees of all drafts as one; without drafts, the root alone."""
         if not grown:
-            return cls(TokenTree((-1,)), torch.full((1,), root, dtype=torch.long, device=device), (), None)
+            return cls(ROOT_ONLY, torch.full((1,), root, dtype=torch.long, device=device), (), None)
         if len(grown) == 1:
             return cls(grown[0].tree, grown[0].tokens, grown, None)
         # To merge trees the host reads their tokens, here and now.
