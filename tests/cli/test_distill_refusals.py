@@ -304,9 +304,15 @@ def test_prompts_longer_than_the_context_are_refused_or_left_out_by_name(distill
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--column", "text", "--limit", "3"], "without --dataset there are no prompts; without effect: --column, --limit"),
+        (
+            ["--column", "text", "--limit", "3"],
+            "there are no prompts; without effect: --column, --limit",
+        ),
         (["--kind", "independent", "--layers", "1", "--passes", "2"], "own states; without effect: --passes"),
-        (["--start", "d", "--kind", "independent"], "--start keeps the kind of its draft; without effect: --kind"),
+        (
+            ["--start", "d", "--kind", "independent"],
+            "kind of its draft; without effect: --kind",
+        ),
         (
             ["--start", "d", "--epochs", "0", "--passes", "3"],
             "trains nothing; without effect: --batch-tokens, --passes",

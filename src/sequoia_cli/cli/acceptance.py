@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 ESTIMATORS = ("teacher-forced", "on-policy")
 
 
+@options.with_groups
 def acceptance_command(
     context: typer.Context,
-    target: options.Target = options.DEFAULT_TARGET,
+    *,
     draft: options.Draft = options.DEFAULT_DRAFT,
     dataset: Annotated[
         str | None,
@@ -63,18 +64,10 @@ def acceptance_command(
         list[str] | None,
         typer.Option("--merge", metavar="PATH", help="Add up rates files (repeat it) instead of measuring."),
     ] = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    forward: options.Forward = options.DEFAULT_FORWARD,
-    quantize: options.Quantize = "none",
-    quantize_draft: options.QuantizeDraft = None,
-    threads: options.Threads = None,
-    trust_remote_code: options.TrustRemoteCode = False,
+    models: options.RoundedModels,
     output: options.Output = None,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    no_progress: options.NoProgress = False,
+    display: options.Display,
 ) -> None:
     """Measure acceptance rates by child rank and depth on real prompts.
 
@@ -85,10 +78,9 @@ def acceptance_command(
 
         sequoia acceptance --merge a.yaml --merge b.yaml -o both.yaml
     """
-    from sequoia_cli.cli.console import Commentary
     from sequoia_cli.cli.files import publish, record, reserved, resumable
 
-    say = Commentary(quiet=quiet, progress=not no_progress)
+    say = display.commentary()
     if merge:
         kept = {"merge", "output", "force", "json", "quiet", "no_progress"}
         options.refuse_idle(
@@ -99,7 +91,7 @@ def acceptance_command(
         place = reserved(context, output or "profiles/merged_rates.yaml", force=force)
         result = _merged(merge, say)
         result = replace(result, record=record(context, {}, say.warnings))
-        publish("acceptance", result.to_dict(), place, json, say)
+        publish("acceptance", result.to_dict(), place, display.json, say)
         _show(result, say)
         return
     _check(estimator, limit, skip, ranks, depths, new_tokens)
@@ -116,7 +108,7 @@ def acceptance_command(
     from sequoia_cli.measure.acceptance_counts import AcceptanceSettings
     from sequoia_cli.measure.encoded_prompts import with_seeds
     from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING
-    from sequoia_cli.measure.session import open_session, packages
+    from sequoia_cli.measure.session import packages
 
     sampling, draft_sampling = options.samplings(
         temperature, top_k, top_p, draft_temperature, seed, say, verifier
@@ -126,24 +118,12 @@ def acceptance_command(
     )
     if estimator == ESTIMATORS[0]:
         check_positional(settings)
-    place = reserved(context, output or f"profiles/{plain_name(target)}_rates.yaml", force=force)
+    place = reserved(context, output or f"profiles/{plain_name(models.target)}_rates.yaml", force=force)
     if dataset is None and limit is None and skip is None:
         limit = BUILTIN_FOR_COMPILING
         say.note(f"the first {limit} built-in prompts; those after them are for results (--skip {limit})")
     prompts = read_rows(dataset, say, limit=limit, skip=skip, column=column, skip_bad=skip_bad)
-    session = open_session(
-        target,
-        [draft],
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-        forward=forward,
-        quantize=quantize,
-        quantize_draft=quantize_draft,
-        threads=threads,
-        progress=say.shows_progress,
-        announce=say.note,
-    )
+    session = models.open([draft], say)
     if ranks > session.target.vocabulary:
         raise BadInput(f"--ranks is {ranks}; the target has {session.target.vocabulary} ids")
     usable = encoded(session, prompts.prompts, say, raw=raw, skip_bad=skip_bad)
@@ -175,7 +155,7 @@ def acceptance_command(
     with resumable(place, measured, say, force=force) as journal:
         samples = _measure(session, seeded, settings, estimator, journal, force, say)
     result = AcceptanceRates.from_samples(samples, conditions, record(context, packages(), say.warnings))
-    publish("acceptance", result.to_dict(), place, json, say)
+    publish("acceptance", result.to_dict(), place, display.json, say)
     _show(result, say)
 
 

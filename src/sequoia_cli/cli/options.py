@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -13,6 +16,7 @@ from sequoia_cli.errors import BadInput
 if TYPE_CHECKING:
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.engine.warp import Sampling
+    from sequoia_cli.measure.session import Session
 
 DEFAULT_TARGET = "smollm2"
 DEFAULT_DRAFT = "smollm2-draft"
@@ -73,6 +77,11 @@ Verifier = Annotated[
         "affects the distribution of the text; at temperature 0 all are the same.",
     ),
 ]
+Tree = Annotated[
+    str | None,
+    typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
+]
+Column = Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")]
 Skip = Annotated[
     int | None,
     typer.Option("--skip", metavar="N", help="Skip the first N prompts.", show_default=False),
@@ -95,6 +104,85 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No commentary on stderr.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bars.")]
+
+
+@dataclass(frozen=True)
+class Models:
+    """Options of the target and of how models run."""
+
+    target: Target = DEFAULT_TARGET
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    forward: Forward = DEFAULT_FORWARD
+    threads: Threads = None
+    trust_remote_code: TrustRemoteCode = False
+
+    def open(self, drafts: Sequence[str], say: Commentary, **changes: Any) -> Session:
+        """Open the models with these drafts; `changes` replace options. Raises as `open_session`."""
+        from sequoia_cli.measure.session import open_session
+
+        options = {field.name: getattr(self, field.name) for field in fields(self)} | changes
+        return open_session(
+            options.pop("target"), drafts, progress=say.shows_progress, announce=say.note, **options
+        )
+
+
+@dataclass(frozen=True)
+class RoundedModels(Models):
+    """The same with rounding to 8 bits."""
+
+    quantize: Quantize = "none"
+    quantize_draft: QuantizeDraft = None
+
+
+@dataclass(frozen=True)
+class Display:
+    """Options of what a command prints."""
+
+    json: Json = False
+    quiet: Quiet = False
+    no_progress: NoProgress = False
+
+    def commentary(self) -> Commentary:
+        """The commentary on stderr."""
+        from sequoia_cli.cli.console import Commentary
+
+        return Commentary(quiet=self.quiet, progress=not self.no_progress)
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """A command in which each parameter that is a dataclass is replaced by its fields, for typer."""
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if is_dataclass(parameter.annotation)
+    }
+    options: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        if name not in groups:
+            options.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(groups[name], include_extras=True)
+        options += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields(groups[name])
+        ]
+
+    @functools.wraps(command)
+    def flat(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    flat.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    flat.__annotations__ = {option.name: option.annotation for option in options}
+    return flat
 
 
 def at_least(values: Mapping[str, tuple[int | None, int]]) -> None:

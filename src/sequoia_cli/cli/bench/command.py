@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 BASELINE = "transformers"
 
 
+@options.with_groups
 def bench_command(
     context: typer.Context,
-    tree: Annotated[
-        str | None,
-        typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
-    ] = None,
+    *,
+    tree: options.Tree = None,
     engines: Annotated[
         str | None, typer.Option("--engines", metavar="A,B", help="Only these; else all that run here.")
     ] = None,
@@ -38,7 +37,7 @@ def bench_command(
             help="Prompts, as in acceptance; else the built-in ones that trees are not compiled on.",
         ),
     ] = None,
-    column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
+    column: options.Column = None,
     limit: Annotated[int, typer.Option("--limit", help="Use N prompts; below 6 there are no intervals.")] = 8,
     skip: options.Skip = None,
     skip_bad: options.SkipBad = False,
@@ -78,28 +77,20 @@ def bench_command(
             help="Run an engine, and others of its package, with another interpreter.",
         ),
     ] = None,
-    target: options.Target = options.DEFAULT_TARGET,
     draft: options.Drafts = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    forward: options.Forward = options.DEFAULT_FORWARD,
-    quantize: options.Quantize = "none",
-    quantize_draft: options.QuantizeDraft = None,
-    threads: options.Threads = None,
-    trust_remote_code: options.TrustRemoteCode = False,
+    models: options.RoundedModels,
     output: options.Output = None,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    no_progress: options.NoProgress = False,
+    display: options.Display,
 ) -> None:
     """Compare this engine with others, each in its own process.
 
-    All get the same prompts, budget, seeds and ends of text, and take turns, so that a
-    slow minute of the machine affects all of them. Loading and prefill are reported
-    separately from decoding speed. Engines that are not installed are named and skipped,
-    as are prompts too long for one of them. Unless --prompts or --skip are given, the
-    prompts are not those that trees are compiled on.
+    All get the same prompts, budget, seeds and ends of text, and take turns, so
+    that a slow minute of the machine affects all of them. Loading and prefill
+    are reported separately from decoding speed. Engines that are not installed
+    are named and skipped, as are prompts too long for one of them. Unless
+    --prompts or --skip are given, the prompts are not those that trees are
+    compiled on.
 
         sequoia bench --limit 8 --max-new-tokens 64 -o bench.yaml
 
@@ -116,13 +107,13 @@ def bench_command(
         prompts_that_fit,
         smallest_context,
     )
-    from sequoia_cli.cli.console import Commentary, print_json
+    from sequoia_cli.cli.console import print_json
     from sequoia_cli.cli.files import publish, record, reserved
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_tree
     from sequoia_cli.cli.prompts import read_rows
     from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING
 
-    say = Commentary(quiet=quiet, progress=not no_progress)
+    say = display.commentary()
     options.at_least(
         {
             "--limit": (limit, 1),
@@ -162,32 +153,32 @@ def bench_command(
 
     drafts = tuple(distinct_drafts(draft))
     verifier_named(verifier).check_drafts(len(drafts))
-    described = describe_target(target, trust_remote_code, say.note)
+    described = describe_target(models.target, models.trust_remote_code, say.note)
     encoded: tuple[tuple[int, ...], ...] = ()
     left_out: list[str] = []
     if selected is not None:
-        most = smallest_context(described, assistant or drafts[0], names, trust_remote_code)
+        most = smallest_context(described, assistant or drafts[0], names, models.trust_remote_code)
         selected, encoded, left_out = prompts_that_fit(selected, described, most, max_new_tokens, say)
     work = Workload(
-        target=target,
+        target=models.target,
         folder=described.folder,
         drafts=drafts,
-        device=device,
-        dtype=dtype,
+        device=models.device,
+        dtype=models.dtype,
         prompts=encoded,
         eos_ids=described.eos_ids,
         max_new_tokens=max_new_tokens,
         sampling=sampling,
         seed=seed,
-        threads=threads or fitting_threads(),
+        threads=models.threads or fitting_threads(),
         tree=plan.tree.parents,
         chain=best_chain(plan),
-        gguf=gguf_file(gguf, target, names, pythons, say),
+        gguf=gguf_file(gguf, models.target, names, pythons, say),
         assistant=assistant,
-        trust_remote_code=trust_remote_code,
-        forward=forward,
-        quantize=quantize,
-        quantize_draft=quantize_draft if quantize_draft is not None else quantize,
+        trust_remote_code=models.trust_remote_code,
+        forward=models.forward,
+        quantize=models.quantize,
+        quantize_draft=models.quantize if models.quantize_draft is None else models.quantize_draft,
         verifier=verifier,
     )
     if selected is None:
@@ -202,13 +193,13 @@ def bench_command(
         shown = report.tables(rows, len(selected.prompts), baseline)
     for table in shown:
         say.show(table)
-    for line in [*report.missing(outcomes), *report.footnotes(outcomes, target, gguf)]:
+    for line in [*report.missing(outcomes), *report.footnotes(outcomes, models.target, gguf)]:
         say.note(line)
     packages = {key: value for outcome in outcomes for key, value in outcome.packages.items()}
     data = {**report.header(work, rounds), **found, **record(context, packages, say.warnings)}
     if place is not None:
-        publish(None, data, place, json, say)
-    elif json:
+        publish(None, data, place, display.json, say)
+    elif display.json:
         print_json(data)
     if interrupted:
         raise KeyboardInterrupt

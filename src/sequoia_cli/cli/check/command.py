@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from sequoia_cli.measure.session import Session
 
 
+@options.with_groups
 def check_command(
     context: typer.Context,
-    tree: Annotated[
-        str | None,
-        typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
-    ] = None,
+    *,
+    tree: options.Tree = None,
     prompt: Annotated[
         list[str] | None,
         typer.Option("--prompt", "-p", metavar="TEXT", help="May be given more than once."),
@@ -33,7 +32,7 @@ def check_command(
     builtin: Annotated[
         bool, typer.Option("--builtin", help="Use the built-in prompts, as where none are given.")
     ] = False,
-    column: Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")] = None,
+    column: options.Column = None,
     limit: Annotated[int, typer.Option("--limit", help="Use the first N prompts.")] = 8,
     skip_bad: options.SkipBad = False,
     max_new_tokens: Annotated[
@@ -64,29 +63,20 @@ def check_command(
     verifier: options.Verifier = options.DEFAULT_VERIFIER,
     seed: options.Seed = 0,
     raw: options.Raw = False,
-    target: options.Target = options.DEFAULT_TARGET,
     draft: options.Drafts = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    forward: options.Forward = options.DEFAULT_FORWARD,
-    quantize: options.Quantize = "none",
-    quantize_draft: options.QuantizeDraft = None,
-    threads: options.Threads = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    no_progress: options.NoProgress = False,
+    models: options.RoundedModels,
+    display: options.Display,
 ) -> None:
     """Check that text is distributed as the target's own, greedy and sampled.
 
-    Generates texts with the tree and compares every token with transformers' own
-    forward over the whole text, in the same and in a wider dtype. One prompt is longer
-    than a prefill piece. Then samples a few prompts many times and tests the tokens
-    against the distribution of transformers' own warpers. A correct program fails
-    these tests once in 10,000 runs. Exit code 3: the text is not the target's, or the
-    check is too weak to detect a deviation of --smallest-deviation. Needs memory for
-    three copies of the target. With --quantize it also measures the effect of
-    rounding, with a fourth copy.
+    Generates texts with the tree and compares every token with transformers'
+    own forward over the whole text, in the same and in a wider dtype. One prompt
+    is longer than a prefill piece. Then samples a few prompts many times and
+    tests the tokens against the distribution of transformers' own warpers. A
+    correct program fails these tests once in 10,000 runs. Exit code 3: the text
+    is not the target's, or the check is too weak to detect a deviation of
+    --smallest-deviation. Needs memory for three copies of the target. With
+    --quantize it also measures the effect of rounding, with a fourth copy.
 
         sequoia check --dtype float32
 
@@ -95,7 +85,7 @@ def check_command(
     from sequoia_cli.cli.console import Commentary, print_json
     from sequoia_cli.cli.generate_inputs import distinct_drafts, read_prompts, read_tree, stdin_holds_text
 
-    say = Commentary(quiet=quiet, progress=not no_progress)
+    say = display.commentary()
     options.at_least(
         {"--max-new-tokens": (max_new_tokens, 2), "--samples": (samples, 100), "--limit": (limit, 1)}
     )
@@ -128,26 +118,12 @@ def check_command(
     from sequoia_cli.cli.check.document import document
     from sequoia_cli.cli.check.tables import summary
     from sequoia_cli.cli.prompts import encoded
-    from sequoia_cli.measure.session import AS_LOADED, PLAIN, open_session
+    from sequoia_cli.measure.session import AS_LOADED, PLAIN
 
-    def opened(names: list[str], way: str, announce: Commentary, weights: str = quantize) -> Session:
-        return open_session(
-            target,
-            names,
-            device=device,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            forward=way,
-            quantize=weights,
-            quantize_draft=quantize_draft,
-            threads=threads,
-            progress=say.shows_progress,
-            announce=announce.note,
-        )
-
-    session = opened(drafts, forward, say)
+    silent = Commentary(quiet=True)
+    session = models.open(drafts, say)
     # Preparing a model for speed is irreversible; the reference runs as in transformers.
-    reference = session if forward == PLAIN else opened([], PLAIN, Commentary(quiet=True))
+    reference = session if models.forward == PLAIN else models.open([], silent, forward=PLAIN)
     usable = encoded(session, asked, say, raw=raw, skip_bad=skip_bad, rows=own or prompts is not None)
     prompted = [NamedPrompt(one.id, ids) for one, ids in usable]
     wrong = [
@@ -176,17 +152,16 @@ def check_command(
     )
     interrupted = _run(check, say)
     cost = None
-    if quantize != AS_LOADED and not interrupted:
+    if models.quantize != AS_LOADED and not interrupted:
         try:
-            cost = _rounding_cost(
-                opened([], forward, Commentary(quiet=True), AS_LOADED), session, prompted, max_new_tokens, say
-            )
+            unrounded = models.open([], silent, quantize=AS_LOADED)
+            cost = _rounding_cost(unrounded, session, prompted, max_new_tokens, say)
         except SequoiaError as error:
             say.warn(f"the effect of rounding was not measured: {error}")
         except KeyboardInterrupt:
             interrupted = True
     found = Findings(check, cost)
-    if json:
+    if display.json:
         print_json(document(found, session, say.warnings, smallest_deviation, finished=not interrupted))
     for item in summary(found, session):
         say.show(item)

@@ -112,7 +112,7 @@ def _require_fit(session: Session, inputs: Inputs, head: OutputHead) -> OutputHe
 
     if session.drafts:
         return own_head(session.drafts[0], session.target, head)
-    require_design(session.target, head, Design(inputs.kind, inputs.layers, 1, inputs.config))
+    require_design(session.target, head, Design(inputs.kind, inputs.layer_count, 1, inputs.draft_config))
     return head
 
 
@@ -181,7 +181,7 @@ class _Run:
         inputs, session = self.inputs, self.session
         if session.drafts:
             return resumed_student(session.drafts[0], session.target, inputs.passes)
-        design = Design(inputs.kind, inputs.layers, inputs.passes, inputs.config)
+        design = Design(inputs.kind, inputs.layer_count, inputs.passes, inputs.draft_config)
         return new_student(session.target, self.head, design, self.texts, inputs.seed + number)
 
     def _heads(self, size: int | None) -> Heads:

@@ -63,10 +63,11 @@ class TrainingJob:
 
         The learning rate may differ: a training that diverged is resumed with a smaller one.
         """
-        names = ("kind", "layers", "passes", "start", "count", "tokens", "epochs", "batch_tokens", "seed")
-        config = self.inputs.config
+        names = ("kind", "passes", "start", "count", "tokens", "epochs", "batch_tokens", "seed")
+        config = self.inputs.draft_config
         return {
             **{name: getattr(self.inputs, name) for name in names},
+            "layers": self.inputs.layer_count,
             "config": config.to_dict() if config is not None else None,
             "draft_vocab": self.size if self.size is not None else "all",
             "number": self.number,
