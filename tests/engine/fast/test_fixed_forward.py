@@ -188,7 +188,7 @@ def test_a_model_whose_length_is_recorded_is_not_replayed(monkeypatch):
         return right(tokens, positions * 0 + cache.get_seq_length(), cache, mask, hidden, keep)
 
     monkeypatch.setattr(model, "_run", by_the_length)
-    with pytest.warns(RuntimeWarning, match="others when it is replayed"):
+    with pytest.warns(RuntimeWarning, match="wrong when it is replayed"):
         model.fix_buffers(recorded)
     assert not isinstance(model.new_cache(8), FixedCache)
 

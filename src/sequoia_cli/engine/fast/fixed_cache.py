@@ -21,8 +21,8 @@ BUCKET = 256
 MOST_FORWARDS = 24
 
 
-class Place:
-    """Where the forward that now runs writes, `slots` (rows,) on the device, and how many rows it `sees`."""
+class WriteSlots:
+    """The rows that the current forward writes, `slots` (rows,) on the device, and how many it `sees`."""
 
     def __init__(self) -> None:
         self.slots: Tensor | None = None
@@ -44,10 +44,10 @@ class FixedLayer(TreeLayer):
     Such a forward does not change `length`, since a replay runs no Python.
     """
 
-    def __init__(self, capacity: int, place: Place) -> None:
+    def __init__(self, capacity: int, write_slots: WriteSlots) -> None:
         super().__init__(capacity)
         self.first_rows = capacity  # which never move
-        self._place = place
+        self._write = write_slots
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate zeros: masked rows have weight 0, and 0 times what memory held may be no number."""
@@ -59,7 +59,7 @@ class FixedLayer(TreeLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write the new rows to their slots; returns views of all rows that the forward sees."""
-        slots, sees = self._place.slots, self._place.sees
+        slots, sees = self._write.slots, self._write.sees
         if slots is None:
             return super().update(key_states, value_states)
         if not self.is_initialized:
@@ -73,8 +73,8 @@ class FixedRows:
     """Rows that hold one text after another, and the forwards over them, of which the latest are kept."""
 
     def __init__(self, layers: int, capacity: int) -> None:
-        self.capacity, self.place = capacity, Place()
-        self.layers = [FixedLayer(capacity, self.place) for _ in range(layers)]
+        self.capacity, self.write_slots = capacity, WriteSlots()
+        self.layers = [FixedLayer(capacity, self.write_slots) for _ in range(layers)]
         #: What a forward takes for its cache. Not a text's own: what was recorded outlives that.
         self.inner = Cache(layers=self.layers)
         self._forwards: dict[Hashable, Any] = {}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sequoia_cli.engine.fast.capture import Buffered, Recorder
-from sequoia_cli.engine.fast.fixed_cache import FixedCache, Place
+from sequoia_cli.engine.fast.fixed_cache import FixedCache, WriteSlots
 from sequoia_cli.engine.masks import MaskArgument
 
 #: Inputs (rows, ...) and a mask -> results (rows, ...). It may read nothing else that changes between steps.
@@ -52,7 +52,7 @@ def run_fixed(
 
     def make() -> tuple[Buffered, MaskArgument]:
         mask = masks.buffers(sees)
-        function = _placed(forward(), cache.rows.place, sees, mask)
+        function = _placed(forward(), cache.rows.write_slots, sees, mask)
         return Buffered(function, recorder, (slots, *inputs)), mask
 
     function, mask = cache.rows.forward(key, make)
@@ -62,11 +62,11 @@ def run_fixed(
     return results
 
 
-def _placed(forward: Forward, place: Place, sees: int, mask: MaskArgument) -> Forward:
+def _placed(forward: Forward, write_slots: WriteSlots, sees: int, mask: MaskArgument) -> Forward:
     """The forward as a function of its inputs and of the slots that its rows are written to."""
 
     def run(slots: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        with place.at(slots, sees):
+        with write_slots.at(slots, sees):
             return forward(*inputs, mask)
 
     return run
