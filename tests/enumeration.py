@@ -1,4 +1,4 @@
-"""Every way that a random procedure can go, with its probability; and the laws of drafted steps found so."""
+"""Enumerating all outcomes of a random procedure with their probabilities, here of decoding steps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def random_row(rng, size, zeros):
 
 
 class Pair:
-    """A target and a draft over few tokens, with a law of their own behind every text."""
+    """A target and a draft over few tokens, with a distribution of their own after every text."""
 
     def __init__(self, size, zeros, seed):
         self.size, self._zeros, self._seed = size, zeros, seed
@@ -71,7 +71,7 @@ class Pair:
             self._rows[key] = random_row(rng, self.size, self._zeros)
         return self._rows[key]
 
-    def law(self, length):
+    def distribution(self, length):
         """The probability of every text of that length by the target."""
         found = {(): 1.0}
         for _ in range(length):
@@ -146,25 +146,25 @@ def steps(verifier, tree, pair, monkeypatch) -> list[tuple[tuple[int, ...], floa
     return list(outcomes(step))
 
 
-def completed_law(found, pair, length):
-    """The law of texts of `length` tokens that begin with a step and go on with the target's own."""
-    law = dict.fromkeys(itertools.product(range(pair.size), repeat=length), 0.0)
+def completed_distribution(found, pair, length):
+    """The distribution of texts of `length` tokens: a step, then tokens drawn from the target."""
+    probs = dict.fromkeys(itertools.product(range(pair.size), repeat=length), 0.0)
     begun = {}
     for text, chance in found:
         begun[text] = begun.get(text, 0.0) + chance
-    for whole in law:
+    for whole in probs:
         for cut in range(1, length + 1):
             rest = begun.get(whole[:cut], 0.0)
             for place in range(cut, length):
                 rest *= pair("target", whole[:place])[whole[place]]
-            law[whole] += rest
-    return law
+            probs[whole] += rest
+    return probs
 
 
-def law_error(verifier, tree, pair, monkeypatch) -> float:
-    """How far a step and what follows it is from the target's joint law, at most."""
-    found = completed_law(steps(verifier, tree, pair, monkeypatch), pair, tree.depth)
-    return max(abs(found[text] - chance) for text, chance in pair.law(tree.depth).items())
+def distribution_error(verifier, tree, pair, monkeypatch) -> float:
+    """The largest error of the joint distribution of a step and the tokens after it."""
+    found = completed_distribution(steps(verifier, tree, pair, monkeypatch), pair, tree.depth)
+    return max(abs(found[text] - chance) for text, chance in pair.distribution(tree.depth).items())
 
 
 def mean_tokens(found) -> float:

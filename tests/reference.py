@@ -1,4 +1,4 @@
-"""Slow twins: plain-Python versions of what the engine does with tensors, and exact laws by enumeration.
+"""Slow twins: plain-Python versions of the engine's tensor code, and exact distributions by enumeration.
 
 Written from the paper (arXiv 2402.12374, Algorithm 2), not from the engine's code.
 """
@@ -43,17 +43,17 @@ def ordered_draws(draft: Row, count: int) -> Iterator[tuple[tuple[int, ...], flo
     yield from extend((), 1.0)
 
 
-def one_level_law(target: Row, draft: Row, count: int, *, update_residual: bool = True) -> Row:
-    """The law of the token behind a root with `count` children, summed over every ordered draw.
+def one_level_distribution(target: Row, draft: Row, count: int, *, update_residual: bool = True) -> Row:
+    """The distribution of the token after a root with `count` children, summed over every ordered draw.
 
     `update_residual=False` is the negative control: a verifier that forgets the residual.
     """
-    law = [0.0] * len(target)
+    probs = [0.0] * len(target)
     for drawn, chance in ordered_draws(draft, count):
         residual, current = target, draft
         for index, token in enumerate(drawn):
             accept = min(1.0, residual[token] / current[token])
-            law[token] += chance * accept
+            probs[token] += chance * accept
             chance *= 1 - accept
             if chance <= 0:
                 break
@@ -61,8 +61,8 @@ def one_level_law(target: Row, draft: Row, count: int, *, update_residual: bool 
                 residual = residual_of(residual, current)
             current = without(draft, drawn[: index + 1])
         for token, probability in enumerate(residual):
-            law[token] += max(chance, 0.0) * probability
-    return law
+            probs[token] += max(chance, 0.0) * probability
+    return probs
 
 
 def walk(

@@ -1,4 +1,4 @@
-"""Engines by turns: who is asked what and when, and what becomes of those that cannot."""
+"""Running engines in turns: the order of requests, and engines that cannot run or fail."""
 
 import os
 import time

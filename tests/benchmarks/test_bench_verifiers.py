@@ -25,8 +25,8 @@ def test_the_tokens_expected_of_drawn_trees_are_those_of_the_judge_on_average(na
                     rows[node] = torch.tensor(row, dtype=torch.float64)
                     picked = choices.pick(DRAWS[name](row, len(children)))
                     tokens[children.start : children.stop] = picked
-            laws = lambda node: torch.tensor(pair("target", text(tokens, node)), dtype=torch.float64)  # noqa: E731
-            return expected.tokens_of_step(name, tree, tokens, laws, rows)
+            target_rows = lambda node: torch.tensor(pair("target", text(tokens, node)), dtype=torch.float64)  # noqa: E731
+            return expected.tokens_of_step(name, tree, tokens, target_rows, rows)
 
         def text(tokens, node):
             return tuple(tokens[i] for i in tree.path(node)[1:])
@@ -38,11 +38,11 @@ def test_the_tokens_expected_of_drawn_trees_are_those_of_the_judge_on_average(na
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_the_acceptance_of_one_node_is_that_of_its_judge(name, monkeypatch):
     tree, pair = TokenTree((-1, 0, 0)), Pair(4, True, 5)
-    law, proposed = (torch.tensor(pair(kind, ()), dtype=torch.float64) for kind in ("target", "draft"))
+    target, proposed = (torch.tensor(pair(kind, ()), dtype=torch.float64) for kind in ("target", "draft"))
     uniforms = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
     exact = mean_tokens(steps(VERIFIERS[name], tree, pair, monkeypatch)) - 1
     # Without replacement a mean over 2,000 draws of chances that lie within a few hundredths.
-    assert expected.acceptance(name, law, proposed, uniforms) == pytest.approx(exact, abs=5e-3)
+    assert expected.acceptance(name, target, proposed, uniforms) == pytest.approx(exact, abs=5e-3)
 
 
 def test_intervals_are_over_prompts_and_differences_are_of_the_same_places():

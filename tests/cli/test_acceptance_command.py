@@ -187,7 +187,7 @@ def test_prompts_are_templated_as_generate_does(acceptance, measured, run, model
 # --- interrupts
 
 
-def test_an_interrupted_run_goes_on_to_the_same_result_as_a_whole_one(
+def test_an_interrupted_run_resumes_to_the_same_result_as_a_whole_one(
     acceptance, measured, empty_place, request
 ):
     whole = measured("-T", "1")

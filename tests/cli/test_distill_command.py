@@ -220,7 +220,7 @@ def test_a_smaller_vocabulary_is_kept_and_a_finished_draft_can_be_cut(done, run,
 
 @exhaustive
 @pytest.mark.parametrize("kind", few(["feature", "independent"], "independent"))
-def test_a_draft_that_was_cut_is_gone_on_with_and_cut_anew(done, run, targets, trees, kind):
+def test_a_draft_that_was_cut_is_trained_further_and_cut_again(done, run, targets, trees, kind):
     done("-o", "small", "--kind", kind, "--draft-vocab", "64", "--corpus", "texts")
     plain = ids_of(run, targets["chat"], "--plain")
     no_layers = without_weights("--layers")

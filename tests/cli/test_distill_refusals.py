@@ -336,7 +336,7 @@ def test_options_that_were_not_given_or_change_something_are_not_named(distill, 
         RuntimeError("can't allocate memory"),
     ],
 )
-def test_running_out_of_memory_names_what_needs_less_and_a_retry_with_that_goes_on(
+def test_running_out_of_memory_names_what_needs_less_and_a_retry_with_that_resumes(
     distill, monkeypatch, error
 ):
     def full(*arguments):

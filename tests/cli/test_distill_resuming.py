@@ -1,4 +1,4 @@
-"""`sequoia distill` that was interrupted: what was done is kept, and nothing else is gone on with."""
+"""Resuming an interrupted `sequoia distill`: finished work is kept, and only the same run is resumed."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ def interrupting(right, last):
     return function
 
 
-def test_interrupted_while_writing_it_goes_on_with_what_was_written(distill, done, monkeypatch):
+def test_interrupted_while_writing_it_resumes(distill, done, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(writing, "write", interrupting(writing.write, 3))
         code, out, err = distill("-o", "made")
@@ -62,7 +62,7 @@ def interrupted(distill, monkeypatch):
     return command
 
 
-def test_interrupted_while_training_it_goes_on_to_the_same_draft(done, interrupted):
+def test_interrupted_while_training_it_resumes_to_the_same_draft(done, interrupted):
     done("-o", "whole", "--epochs", "2")
     err = interrupted("-o", "made", "--epochs", "2")
     assert "unfinished work is kept in made.partial" in err
@@ -103,7 +103,7 @@ def test_a_training_of_other_options_is_refused_before_texts_are_written(
 
 
 @exhaustive
-def test_a_training_of_other_options_begins_anew_by_force(done, interrupted):
+def test_a_training_of_other_options_restarts_by_force(done, interrupted):
     done("-o", "whole")
     interrupted("-o", "made", "--epochs", "2")
     err = done("-o", "made", "--force")
@@ -112,7 +112,7 @@ def test_a_training_of_other_options_begins_anew_by_force(done, interrupted):
     assert weights("made") == weights("whole")
 
 
-def test_force_goes_on_with_a_training_of_the_same_options(done, interrupted):
+def test_force_resumes_a_training_of_the_same_options(done, interrupted):
     interrupted("-o", "made", "--epochs", "2")
     err = done("-o", "made", "--epochs", "2", "--force")
     assert "resuming from step 3 of" in err
@@ -130,7 +130,7 @@ def test_a_training_on_other_texts_is_refused_and_those_are_kept(distill, interr
 
 
 @pytest.mark.parametrize(
-    ("raised", "expected", "goes_on"),
+    ("raised", "expected", "resumes"),
     [
         (KeyboardInterrupt(), KeyboardInterrupt, True),
         (SequoiaError("the disk is full"), SequoiaError, True),
@@ -140,8 +140,8 @@ def test_a_training_on_other_texts_is_refused_and_those_are_kept(distill, interr
         (ValueError("a fault"), ValueError, False),
     ],
 )
-def test_that_the_same_command_goes_on_is_said_only_where_it_does(capsys, raised, expected, goes_on):
+def test_the_note_on_resuming_is_shown_only_where_it_is_true(capsys, raised, expected, resumes):
     with pytest.raises(expected), stages._resume_note(Path("made.partial"), None, Commentary()):
         raise raised
     said = "unfinished work is kept in made.partial; the same command resumes\n"
-    assert capsys.readouterr().err == (said if goes_on else "")
+    assert capsys.readouterr().err == (said if resumes else "")

@@ -21,7 +21,7 @@ SMALL = (
 
 
 def text(prompt, *answer):
-    """A text of these tokens behind those of its prompt."""
+    """A text of a prompt and an answer."""
     tokens = torch.tensor([*prompt, *answer])
     return Text(tokens, torch.zeros(len(tokens), 4), torch.arange(len(tokens)) >= len(prompt))
 

@@ -81,7 +81,7 @@ def test_exactly_as_many_tokens_as_asked_for_are_written(document, models, greed
 
 @pytest.mark.parametrize("stop", few(["he", "ethe", "Is", "IsHe"], "ethe", "IsHe"))
 @pytest.mark.parametrize("draft", ["draft", "target"])
-def test_nothing_of_a_stop_string_or_behind_it_is_written(generate, document, models, stop, draft):
+def test_nothing_of_a_stop_string_or_after_it_is_written(generate, document, models, stop, draft):
     prompt = ("-p", "Hello there, it's", "--draft", models[draft], "-n", "12")
     whole = document(*prompt)
     cut = document(*prompt, "--stop", "never", "--stop", stop)

@@ -103,7 +103,7 @@ def test_the_largest_context_allowed_can_be_timed(profile, models):
 # --- interrupts and unsteady timings
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(profile, monkeypatch, empty_place):
+def test_an_interrupted_run_resumes_where_it_stopped(profile, monkeypatch, empty_place):
     right, rounds = latency.time_round, []
 
     def interrupting(target, draft, sizes, prompt, number, *arguments):

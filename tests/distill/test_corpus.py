@@ -1,4 +1,4 @@
-"""The corpus on disk: it goes on where it stopped, and says what is wrong with one that it cannot use."""
+"""The corpus on disk: it resumes where it stopped, and an unusable one is refused with the reason."""
 
 import json
 
@@ -66,7 +66,7 @@ def test_states_keep_the_dtype_of_the_target(tmp_path):
 
 
 def scripts_of(kind):
-    """What a target of 300 ids is to write behind a number of texts, as the command has it written."""
+    """Scripts for a target of 300 ids after a number of texts, as the command makes them."""
     temperatures, lengths = (0.0, 0.7), Lengths(user=6, opening=4, answer=8)
     if kind == "answers":
         prompts = [(5,), (6, 7), (8, 9, 10), (11,), (12, 13)]
@@ -76,7 +76,7 @@ def scripts_of(kind):
 
 
 @pytest.mark.parametrize("kind", ["chats", "documents", "answers"])
-def test_an_interrupted_corpus_goes_on_to_the_same_texts_as_a_whole_one(tmp_path, kind):
+def test_an_interrupted_corpus_resumes_to_the_same_texts_as_a_whole_one(tmp_path, kind):
     target, options = target_of(vocab=300), {"rows": 4, "length": 24, "seed": 5}
     whole = Corpus(tmp_path / "whole", CONDITIONS)
     write_corpus(target, scripts_of(kind), whole, 260, **options)

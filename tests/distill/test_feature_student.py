@@ -32,7 +32,7 @@ def pair(family="llama", dtype=torch.float64, **shape):
 
 
 def as_decoded(draft, text, root):
-    """What the draft says behind the root and behind the text's own tokens below it, level by level."""
+    """The draft's distributions after the root and after the text's own tokens below it, level by level."""
     tokens = text.tokens
     levels = min(PASSES, len(tokens) - root)
     draft.start(tokens[: root + 1], 80, [text.hidden[:root]] if root else [])
@@ -47,9 +47,9 @@ def as_trained(student, draft, texts):
     found = {}
     with torch.no_grad():
         for number, (states, places) in enumerate(student.predictions(collate(every, torch.device("cpu")))):
-            laws = probabilities(draft.head(states), SAMPLING)
-            for law, (text, place) in zip(laws, places.nonzero().tolist(), strict=True):
-                found[number, text, place] = law
+            rows = probabilities(draft.head(states), SAMPLING)
+            for probs, (text, place) in zip(rows, places.nonzero().tolist(), strict=True):
+                found[number, text, place] = probs
     return found
 
 
@@ -58,9 +58,9 @@ def worst_error(draft, student, texts):
     trained, errors = as_trained(student, draft, texts), {}
     for index, text in enumerate(texts):
         for root in range(len(text)):
-            for level, law in enumerate(as_decoded(draft, text, root)):
+            for level, probs in enumerate(as_decoded(draft, text, root)):
                 if (key := (level, index, root + level)) in trained:
-                    errors[key] = float((law - trained[key]).abs().max())
+                    errors[key] = float((probs - trained[key]).abs().max())
     assert errors.keys() == trained.keys()
     assert {number for number, _, _ in errors} == set(range(PASSES))
     return max(errors.values())
@@ -82,7 +82,7 @@ def test_so_it_is_for_targets_of_other_families(family):
 
 
 def test_so_it_is_along_a_text_that_steps_commit():
-    """The rows of accepted tokens are made anew from the target's states, as pass 0 makes them."""
+    """The rows of accepted tokens are recomputed from the target's states, as in pass 0."""
     target, draft, student = pair(layers=2)
     text = written(target, rows=1, length=24, seed=3)[0]
     trained = as_trained(student, draft, [text])
@@ -92,20 +92,20 @@ def test_so_it_is_along_a_text_that_steps_commit():
         for level in range(PASSES):
             place = root + level
             proposals = draft.extend((level - 1,), text.tokens[place : place + 1])
-            law = proposals.probabilities(SAMPLING).probs[0]
-            assert torch.allclose(law, trained[level, 0, place], atol=EXACT)
+            probs = proposals.probabilities(SAMPLING).probs[0]
+            assert torch.allclose(probs, trained[level, 0, place], atol=EXACT)
         new = slice(root + 1, root + accepted + 2)
         hidden = text.hidden[root : root + accepted + 1]
         draft.commit(range(min(accepted + 1, PASSES)), text.tokens[new].tolist(), [hidden])
         root += accepted + 1
 
 
-def test_padding_behind_a_text_changes_nothing():
+def test_padding_after_a_text_changes_nothing():
     target, draft, student = pair()
     short, long = (written(target, rows=1, length=length, seed=1)[0] for length in (6, 17))
     alone, beside = as_trained(student, draft, [short]), as_trained(student, draft, [short, long])
-    for key, law in alone.items():
-        assert torch.allclose(law, beside[key], atol=EXACT)
+    for key, probs in alone.items():
+        assert torch.allclose(probs, beside[key], atol=EXACT)
 
 
 def test_predictions_stand_where_answers_follow_as_far_as_each_pass_reaches():

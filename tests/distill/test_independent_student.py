@@ -83,7 +83,7 @@ def test_a_family_whose_weights_do_not_go_by_layer_is_refused():
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3", "mistral"])
-def test_padding_behind_a_text_changes_no_state(family):
+def test_padding_after_a_text_changes_no_state(family):
     target = target_of(family, **({"sliding_window": 4} if family in ("gemma3", "mistral") else {}))
     student = IndependentStudent(first_layers(target.model, 1))
     texts = [written(target, rows=1, length=length, seed=1)[0] for length in (6, 15)]

@@ -146,7 +146,8 @@ def test_hits_are_counted_by_rank_and_depth():
     heads = Heads(torch.arange(IDS), eye, eye, eye)
     counts = count_hits(student, batch_of([text]), heads, 2)
     assert counts[0].tolist() == [3, 1, 1, 1, 0, 0, 0, 0, 0]
-    # At depth 1, of the three places ranks 1, 1 and, behind 8, 6, 5 and the zeros, none above the third.
+    # At depth 1, the ranks of the three places are 1, 1 and, after 8, 6, 5 and the zeros, none of the first
+    # three.
     assert counts[1, :2].tolist() == [3, 1]
     assert counts[1, 2:4].tolist() == [0, 0]
 
@@ -164,7 +165,7 @@ def test_a_second_draft_learns_exactly_what_the_first_one_got_wrong():
     eye, text, student = one_hot_case()
     heads = Heads(torch.arange(IDS), eye, eye, eye)
     (left,) = only_wrong(student, [text], heads, 100)
-    # Place 1 was right; behind 2 and 3 stand tokens 3 and 4.
+    # Place 1 was right; tokens 3 and 4 follow 2 and 3.
     assert left.answer.tolist() == [False, False, False, True, True]
     assert torch.equal(left.tokens, text.tokens)
     none = Text(text.tokens, text.hidden, torch.zeros(5, dtype=torch.bool))

@@ -61,7 +61,7 @@ def test_given_parts_and_turns_join_to_what_the_template_prints(make, template, 
         assert tuple(whole[at : at + len(part)]) == part
         at += len(part)
         if text:
-            # Up to where the ids behind a text begin again with the next part.
+            # Up to where the ids after a text start with the next part again.
             following = given(script)[given(script).index(part) + 1]
             at = next(i for i in range(at, len(whole)) if tuple(whole[i : i + len(following)]) == following)
     assert at == len(whole)
@@ -188,7 +188,7 @@ def test_with_no_temperature_above_0_there_is_one_answer_to_a_prompt():
     assert list(answers(PROMPTS, (), (0.0,), Lengths(), seed=1, done=3)) == []
 
 
-def test_answers_go_on_behind_those_that_are_done_as_if_they_had_not_stopped():
+def test_answers_resume_after_those_that_are_done_as_if_they_had_not_stopped():
     whole = list(itertools.islice(answers(PROMPTS, (2,), (0.0, 0.7), Lengths(), seed=1), 20))
     for done in range(12):
         rest = answers(PROMPTS, (2,), (0.0, 0.7), Lengths(), seed=1, done=done)

@@ -228,7 +228,7 @@ def test_half_precision_is_trained_in_float32_and_written_as_it_is_run(tmp_path)
         again = make_draft(found.drafts[0], there)
         columns = levels(again, text)[:, IDS]
         assert torch.allclose(proposed, columns / columns.sum(-1, keepdim=True), atol=1e-3)
-        # Gone on with, it is float32 once more, and the draft that was loaded is not.
+        # Trained further, it is float32 again, and the loaded draft is not.
         student = resumed_student(again, there, 2)
         assert {p.dtype for p in student.model.parameters()} == {torch.float32}
         inner = again.model if kind == "feature" else again.model.model

@@ -1,4 +1,4 @@
-"""The training loop: it learns, keeps the best, goes on where it stopped, and never touches the target."""
+"""The training loop: it learns, keeps the best, resumes where it stopped, and never changes the target."""
 
 import dataclasses
 import hashlib
@@ -146,12 +146,12 @@ def test_an_evaluation_is_worth_the_tokens_of_a_step_along_a_chain():
     assert found.value == 1 + 0.5 + 0.2 + 0.05
 
 
-# --- it goes on
+# --- resuming
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("step", [1, 5, 11])
-def test_an_interrupted_training_goes_on_to_the_same_weights_as_a_whole_one(training, tmp_path, kind, step):
+def test_an_interrupted_training_resumes_to_the_same_weights_as_a_whole_one(training, tmp_path, kind, step):
     whole = training(kind)
     whole.run()
     options = {"checkpoint": tmp_path / "t.safetensors", "conditions": {"a": (1, 2)}}
@@ -172,7 +172,7 @@ def test_an_interrupted_training_goes_on_to_the_same_weights_as_a_whole_one(trai
     assert equal(weights(finished), weights(whole))
 
 
-def test_a_killed_training_goes_on_from_its_last_evaluation(training, tmp_path):
+def test_a_killed_training_resumes_from_its_last_evaluation(training, tmp_path):
     path = tmp_path / "t.safetensors"
     run = training(checkpoint=path)
     with pytest.raises(MemoryError):
@@ -251,7 +251,7 @@ def test_a_step_that_was_interrupted_is_not_taken_twice(training, tmp_path, monk
     assert results(again) == results(whole)
 
 
-def test_an_interrupt_before_the_first_step_leaves_nothing_to_go_on_from(training, tmp_path, monkeypatch):
+def test_an_interrupt_before_the_first_step_leaves_nothing_to_resume(training, tmp_path, monkeypatch):
     path = tmp_path / "t.safetensors"
     monkeypatch.setattr(module, "divergence", interrupting(module.divergence, 1))
     with pytest.raises(KeyboardInterrupt):
@@ -327,7 +327,7 @@ def test_a_training_that_diverges_ends_in_words_and_can_be_gone_on_with(
     tensors, notes = load_checkpoint(path)
     assert 0 < notes["step"] < 8
     assert all(torch.isfinite(value).all() for value in tensors.values())
-    # The same conditions with another rate: it goes on.
+    # The same conditions with another rate: it resumes.
     again = training(checkpoint=path, recipe=dataclasses.replace(RECIPE, learning_rate=1e-4))
     assert again.step == notes["step"]
     again.run()

@@ -16,7 +16,7 @@ from tiny_tokenizers import byte_level
 
 #: Far shorter than the texts below.
 WINDOW = {family: {"sliding_window": 5} for family in ("mistral", "gemma2", "gemma3", "phi3")}
-#: Texts of a few tokens, so that many begin behind others in their rows.
+#: Texts of a few tokens, so that many start after others in their rows.
 SHORT = [
     GivenPart((1, 7)),
     GeneratedPart(6, frozenset({3, 4, 5}), 1.0, True),
@@ -43,7 +43,7 @@ def parts_of(text):
 
 
 @pytest.mark.parametrize("family", SUPPORTED)
-def test_the_states_behind_each_text_are_those_of_the_text_alone(family):
+def test_the_states_of_each_text_are_those_of_the_text_alone(family):
     # Mixtral's experts are not multiplied in float64, nor are Gemma 2's attention weights made in it.
     dtype = torch.float32 if family == "mixtral" else torch.float64
     close = {"mixtral": 1e-4, "gemma2": 1e-5}.get(family, 1e-9)
@@ -88,7 +88,7 @@ def test_every_token_that_is_sampled_varies_the_first_one_too():
         assert len({int(text.tokens[place]) for text in texts if len(text) > 3}) > 8
 
 
-def test_a_greedy_part_behind_a_sampled_one_takes_the_most_probable_token_from_its_first_on():
+def test_a_greedy_part_after_a_sampled_one_takes_the_most_probable_token_from_its_first_on():
     target = target_of()
     script = [
         GivenPart((1,)),
@@ -127,19 +127,19 @@ def test_a_part_ends_with_one_of_its_ends_and_that_is_not_given_again():
         GivenPart((6,)),
     ]
     texts = written(target_of(), script, rows=16, length=120)
-    behind = {True: 0, False: 0}
+    counts = {True: 0, False: 0}
     for text in texts:
         tokens, answer = parts_of(text)
         first = next((at for at, token in enumerate(tokens) if at and token in ends), None)
         if first is None or len(tokens) < first + 4 or not any(answer):
             continue  # cut by the end of the pass
         same = tokens[first] == 5
-        behind[same] += 1
+        counts[same] += 1
         start = first + (2 if same else 3)
         assert tokens[first + 1 : start] == ([50] if same else [5, 50])
         assert answer == [start <= at < start + sum(answer) for at in range(len(tokens))]
         assert not ends.intersection(tokens[start : start + sum(answer) - 1])
-    assert min(behind.values()) > 0
+    assert min(counts.values()) > 0
 
 
 def test_texts_that_the_end_of_the_pass_cuts_short_count_as_far_as_they_came():

@@ -1,6 +1,6 @@
 """The decoding loop with every verifier: the target's law and its greedy text, one draft or several.
 
-Fixed seeds; a right program fails a chi-squared test in one of a million of them (see `text_laws`).
+Fixed seeds; a right program fails a chi-squared test in one of a million of them (see `text_distributions`).
 """
 
 import random
@@ -24,7 +24,7 @@ from sequoia_cli.engine.verification.residual import ResidualRule
 from sequoia_cli.engine.verification.verifiers import NAIVE, SEQUOIA, SPECINFER, SPECTR, TRAVERSAL, VERIFIERS
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput
-from text_laws import CUT, WHOLE, p_value, table_law, texts
+from text_distributions import CUT, WHOLE, p_value, table_distribution, texts
 
 OTHERS = pytest.mark.parametrize(
     "verifier", [SPECINFER, SPECTR, NAIVE, TRAVERSAL], ids=lambda each: each.name
@@ -40,7 +40,7 @@ def scripted_p_value(verifier, tables=GUESSED[:1], sampling=WHOLE, at_once=None)
     """Of three tokens behind the last of the prompt."""
     drafts = [*map(ScriptedDraft, tables)]
     decoder = Decoder(ScriptedTarget(SAID), drafts, WIDE, sampling, WHOLE, verifier=verifier, at_once=at_once)
-    return p_value(texts(decoder, 3), table_law(SAID, sampling, 3))
+    return p_value(texts(decoder, 3), table_distribution(SAID, sampling, 3))
 
 
 @OTHERS

@@ -14,7 +14,7 @@ from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.verification import accept
 from sequoia_cli.engine.verification.verifiers import VERIFIERS
 from sequoia_cli.engine.warp import Sampling
-from text_laws import PROMPT, VOCABULARY, p_value, texts
+from text_distributions import PROMPT, VOCABULARY, p_value, texts
 
 WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
 

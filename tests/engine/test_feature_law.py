@@ -15,7 +15,7 @@ from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.grow import Grown
 from sequoia_cli.engine.head import OutputHead
-from text_laws import CUT, VOCABULARY, WHOLE, p_value, table_law, texts
+from text_distributions import CUT, VOCABULARY, WHOLE, p_value, table_distribution, texts
 
 WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
 ODD = torch.arange(1, VOCABULARY, 2)
@@ -60,7 +60,7 @@ def scripted(ids):
 def found(drafts, sampling, length):
     """Counts of texts, and their law."""
     run = Decoder(StatefulTarget(SAID), drafts, WIDE, sampling)
-    return texts(run, length), table_law(SAID, sampling, length)
+    return texts(run, length), table_distribution(SAID, sampling, length)
 
 
 def test_texts_of_three_tokens_have_the_targets_law():

@@ -19,7 +19,7 @@ from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.verification.residual import ResidualRule
 from sequoia_cli.engine.verification.verifiers import SEQUOIA
 from sequoia_cli.engine.warp import Sampling
-from text_laws import CUT, VOCABULARY, WHOLE, exact_law, p_value, table_law, texts
+from text_distributions import CUT, VOCABULARY, WHOLE, exact_distribution, p_value, table_distribution, texts
 
 WIDE = TokenTree((-1, 0, 0, 1, 1, 2, 3))
 
@@ -43,14 +43,14 @@ def decoder_of(tree, sampling, draft_sampling=None, scale=0.05, verifier=SEQUOIA
 def test_texts_of_two_tokens_have_the_targets_law(case):
     tree, sampling = case
     target, decoder = decoder_of(tree, sampling)
-    assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) > 1e-6
+    assert p_value(texts(decoder, 2), exact_distribution(target, sampling, 2)) > 1e-6
 
 
 @exhaustive
 def test_the_law_does_not_depend_on_how_the_draft_is_sampled():
     sampling = Sampling(1.0, 6)
     target, decoder = decoder_of(WIDE, sampling, Sampling(3.0, 0, 0.5), scale=0.5)
-    assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) > 1e-6
+    assert p_value(texts(decoder, 2), exact_distribution(target, sampling, 2)) > 1e-6
 
 
 @exhaustive
@@ -58,7 +58,7 @@ def test_three_tokens_of_a_draft_equal_to_the_target_have_its_law():
     # Fully accepted paths: the token behind them must come from the target itself, not from a residual.
     sampling = Sampling(0.8, 3)
     target, decoder = decoder_of(chain(3), sampling, Sampling(0.8, 3), scale=0.0)
-    assert p_value(texts(decoder, 3), exact_law(target, sampling, 3)) > 1e-6
+    assert p_value(texts(decoder, 3), exact_distribution(target, sampling, 3)) > 1e-6
 
 
 def test_the_check_sees_children_that_are_treated_as_samples_but_are_the_most_probable():
@@ -67,7 +67,7 @@ def test_the_check_sees_children_that_are_treated_as_samples_but_are_the_most_pr
     target, decoder = decoder_of(
         WIDE, sampling, verifier=replace(SEQUOIA, draw=lambda *given: top_children(*given))
     )
-    assert p_value(texts(decoder, 2), exact_law(target, sampling, 2)) < 1e-6
+    assert p_value(texts(decoder, 2), exact_distribution(target, sampling, 2)) < 1e-6
 
 
 @exhaustive
@@ -76,7 +76,7 @@ def test_texts_of_two_merged_drafts_have_the_targets_law():
     models = near(target, 0.3), tiny_model("llama", vocab=VOCABULARY, seed=4)
     drafts = [IndependentDraft(LanguageModel(model), VOCABULARY) for model in models]
     decoder = Decoder(LanguageModel(target), drafts, WIDE, CUT)
-    assert p_value(texts(decoder, 2), exact_law(target, CUT, 2)) > 1e-6
+    assert p_value(texts(decoder, 2), exact_distribution(target, CUT, 2)) > 1e-6
 
 
 #: Behind each of four tokens: what the target says, and two drafts that are wrong in different ways.
@@ -87,7 +87,7 @@ GUESSED = [[0.85, 0.05, 0.05, 0.05]] * 4, [[0.05, 0.05, 0.1, 0.8], [0.0, 0.0, 0.
 def scripted_p_value(tree, sampling=WHOLE, draft_sampling=WHOLE):
     """Of three tokens behind the last of the prompt, with both drafts' trees merged."""
     decoder = Decoder(ScriptedTarget(SAID), [*map(ScriptedDraft, GUESSED)], tree, sampling, draft_sampling)
-    return p_value(texts(decoder, 3), table_law(SAID, sampling, 3))
+    return p_value(texts(decoder, 3), table_distribution(SAID, sampling, 3))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,15 @@ from functools import partial
 import pytest
 import torch
 
-from enumeration import Pair, law_error, mean_tokens, random_row, steps, the_most_probable, with_replacement
+from enumeration import (
+    Pair,
+    distribution_error,
+    mean_tokens,
+    random_row,
+    steps,
+    the_most_probable,
+    with_replacement,
+)
 from reference import ordered_draws
 from scripted import ScriptedDraft, ScriptedTarget, counting_up
 from sequoia_cli.core.sampling import Sampling
@@ -56,7 +64,7 @@ DEEP = TokenTree((-1, 0, 0, 1, 2, 3))
 def test_the_law_of_the_token_behind_one_node_is_exactly_the_targets(verifier, size, zeros, monkeypatch):
     for count in range(1, min(size, 3) + 1):
         for seed in range(3):
-            assert law_error(verifier, star(count), Pair(size, zeros, seed), monkeypatch) < 1e-12
+            assert distribution_error(verifier, star(count), Pair(size, zeros, seed), monkeypatch) < 1e-12
 
 
 @ALL
@@ -65,13 +73,13 @@ def test_the_law_of_the_token_behind_one_node_is_exactly_the_targets(verifier, s
 def test_a_step_and_what_follows_it_have_exactly_the_targets_joint_law(verifier, tree, zeros, monkeypatch):
     for size, seeds in ((2, 3), (3, 1 if tree.size > 5 else 2)):
         for seed in range(seeds):
-            assert law_error(verifier, tree, Pair(size, zeros, seed), monkeypatch) < 1e-12
+            assert distribution_error(verifier, tree, Pair(size, zeros, seed), monkeypatch) < 1e-12
 
 
 @ALL
 def test_so_does_a_step_of_three_levels_that_branch(verifier, monkeypatch):
     for zeros in (False, True):
-        assert law_error(verifier, DEEP, Pair(2, zeros, 7), monkeypatch) < 1e-12
+        assert distribution_error(verifier, DEEP, Pair(2, zeros, 7), monkeypatch) < 1e-12
 
 
 # --- the same check with something wrong
@@ -79,7 +87,9 @@ def test_so_does_a_step_of_three_levels_that_branch(verifier, monkeypatch):
 
 def median_error(verifier, monkeypatch):
     tree = TokenTree((-1, 0, 0, 1))
-    errors = sorted(law_error(verifier, tree, Pair(3, False, seed), monkeypatch) for seed in range(9))
+    errors = sorted(
+        distribution_error(verifier, tree, Pair(3, False, seed), monkeypatch) for seed in range(9)
+    )
     return errors[4]
 
 

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import chi2
 
 from exhaustive import exhaustive
-from reference import inverse, normalised, one_level_law, walk, without
+from reference import inverse, normalised, one_level_distribution, walk, without
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.draw import draw_children
 from sequoia_cli.engine.finite import NotFinite
@@ -39,7 +39,7 @@ def test_the_law_of_the_next_token_is_exactly_the_targets(size, count, zeros):
     rng = random.Random(size * 100 + count * 10 + zeros)
     for _ in range(20):
         target, draft = random_row(rng, size, zeros), random_row(rng, size, zeros)
-        law = one_level_law(target, draft, count)
+        law = one_level_distribution(target, draft, count)
         assert max(abs(a - b) for a, b in zip(law, target, strict=True)) < 1e-12
 
 
@@ -48,7 +48,7 @@ def test_the_exact_check_sees_a_verifier_that_forgets_the_residual():
     errors = []
     for _ in range(50):
         target, draft = random_row(rng, 4, False), random_row(rng, 4, False)
-        law = one_level_law(target, draft, 2, update_residual=False)
+        law = one_level_distribution(target, draft, 2, update_residual=False)
         errors.append(max(abs(a - b) for a, b in zip(law, target, strict=True)))
     assert sorted(errors)[25] > 0.01
 

@@ -30,7 +30,7 @@ from sequoia_cli.engine.verification.at_once import (
 )
 from sequoia_cli.engine.verification.verifiers import NAIVE, SEQUOIA, SPECINFER, SPECTR, TRAVERSAL
 from sequoia_cli.engine.warp import Sampling, probabilities
-from text_laws import CUT, VOCABULARY, WHOLE, exact_law, p_value, table_law, texts
+from text_distributions import CUT, VOCABULARY, WHOLE, exact_distribution, p_value, table_distribution, texts
 
 CPU = torch.device("cpu")
 TREES = [*trees_up_to(5), TokenTree((-1, 0, 0, 0, 1, 1, 2, 4, 4, 5)), TokenTree((-1, 0, 0, 0, 0))]
@@ -195,13 +195,13 @@ def scripted_p_value(tree, samplings=(WHOLE, WHOLE), verifier=SEQUOIA):
     """Of three tokens behind the last of the prompt."""
     drafts = [ScriptedDraft(GUESSED)] if tree.size > 1 else []
     decoder = Decoder(ScriptedTarget(SAID), drafts, tree, *samplings, verifier=verifier, at_once=True)
-    return p_value(texts(decoder, 3), table_law(SAID, samplings[0], 3))
+    return p_value(texts(decoder, 3), table_distribution(SAID, samplings[0], 3))
 
 
 @pytest.mark.parametrize("tree", few([ROOT_ONLY, chain(3), TokenTree((-1, 0, 0, 0, 0)), WIDE], WIDE), ids=str)
 @pytest.mark.parametrize("samplings", [(WHOLE, WHOLE), (CUT, Sampling(3.0, 0, 0.5))], ids=["whole", "cut"])
 def test_texts_of_three_tokens_have_the_targets_law(tree, samplings):
-    """A right program fails in one of a million seeds (see `text_laws`)."""
+    """A right program fails in one of a million seeds (see `text_distributions`)."""
     assert scripted_p_value(tree, samplings) > 1e-6
 
 
@@ -219,7 +219,7 @@ def test_texts_of_a_model_and_its_draft_have_the_targets_law():
     target = tiny_model("llama", vocab=VOCABULARY)
     draft = IndependentDraft(LanguageModel(near(target, 0.05)), VOCABULARY)
     decoder = Decoder(LanguageModel(target), [draft], WIDE, CUT, at_once=True)
-    assert p_value(texts(decoder, 2), exact_law(target, CUT, 2)) > 1e-6
+    assert p_value(texts(decoder, 2), exact_distribution(target, CUT, 2)) > 1e-6
 
 
 @pytest.mark.parametrize("kind", ["plain", "independent", "feature"])

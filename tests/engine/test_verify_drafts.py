@@ -21,7 +21,7 @@ def random_row(rng, size, zeros):
     return normalised(row)
 
 
-def exact_law(target, drafts, counts):
+def exact_distribution(target, drafts, counts):
     """The law of the token behind a root, summed over every ordered draw of every draft's children."""
     law = torch.zeros(len(target), dtype=torch.float64)
     rows = [torch.tensor(draft, dtype=torch.float64) for draft in drafts]
@@ -42,7 +42,9 @@ def exact_law(target, drafts, counts):
 
 
 def error(target, drafts, counts):
-    return float((exact_law(target, drafts, counts) - torch.tensor(target, dtype=torch.float64)).abs().max())
+    return float(
+        (exact_distribution(target, drafts, counts) - torch.tensor(target, dtype=torch.float64)).abs().max()
+    )
 
 
 CASES = [

@@ -1,4 +1,4 @@
-"""Acceptance rates by depth against exact ones: the law of whole texts, and decoding with a deep tree."""
+"""Acceptance rates by depth, compared with enumeration of whole texts and with decoding with a deep tree."""
 
 from dataclasses import replace
 from functools import cache
@@ -24,7 +24,7 @@ def trials(ranks, depths, new_tokens) -> AcceptanceSettings:
     return AcceptanceSettings(Sampling(1.0), Sampling(1.0), ranks, depths, new_tokens)
 
 
-#: Behind 0 the draft is nearly right, behind 1 nearly wrong; and 1 follows where it is not believed.
+#: After 0 the draft is nearly right, after 1 nearly wrong, and 1 follows a rejection.
 TEXTS = 300
 TABLE = [[0.6, 0.35, 0.05], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]
 PROPOSED = [[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.3, 0.3, 0.4]]
@@ -39,26 +39,26 @@ BY_LEVEL = [
 
 @cache
 def exact_rates(tokens, depths, *, by_level=False):
-    """The rate of the one child by depth, from the law of all texts: where steps begin, and what is hit."""
+    """The exact rate of the single child by depth, enumerated over all texts, starts of steps and hits."""
     size = len(TABLE)
     trial, accepted = [0.0] * depths, [0.0] * depths
-    behind = [[[0.0] * size for _ in range(depths + 1)] for _ in range(tokens + 2)]  # place, depth, token
-    behind[0][0][0] = 1.0
+    mass = [[[0.0] * size for _ in range(depths + 1)] for _ in range(tokens + 2)]  # place, depth, token
+    mass[0][0][0] = 1.0
     for place in range(tokens - 1):
         for depth in range(depths):
             proposed = BY_LEVEL[depth] if by_level else PROPOSED
-            for token, weight in enumerate(behind[place][depth]):
+            for token, weight in enumerate(mass[place][depth]):
                 for children, drawn in ordered_draws(proposed[token], 1):
                     chances, left, residual = exact_chances(TABLE[token], proposed[token], children)
                     reached = weight * drawn
                     trial[depth] += reached
                     accepted[depth] += reached * chances[0]
-                    behind[place + 1][depth + 1][children[0]] += reached * chances[0]
+                    mass[place + 1][depth + 1][children[0]] += reached * chances[0]
                     for next_token in range(size):
                         bonus = reached * chances[0] * TABLE[children[0]][next_token]
                         if depth == 0:
-                            behind[place + 2][0][next_token] += bonus
-                            behind[place + 1][0][next_token] += reached * left * residual[next_token]
+                            mass[place + 2][0][next_token] += bonus
+                            mass[place + 1][0][next_token] += reached * left * residual[next_token]
     return [a / t for a, t in zip(accepted, trial, strict=True)]
 
 
@@ -124,7 +124,7 @@ def test_the_exact_rates_see_depths_that_are_read_from_the_root():
     assert min(deeper) > 10
 
 
-#: The same law behind every token, so that it does not matter where steps begin; drafts worse by depth.
+#: The same distribution after every token, so that starts of steps do not matter; drafts get worse by depth.
 EVEN = normalised([6, 4, 2, 1])
 FALLING = [normalised(row) for row in ([5, 5, 2, 1], [2, 4, 5, 1], [1, 2, 3, 9])]
 FULL = TokenTree((-1, 0, 0, 1, 1, 2, 2, *(node for node in range(3, 7) for _ in range(2))))

@@ -57,10 +57,12 @@ def exact(verifier, target, draft, ranks, monkeypatch):
 
 def seen(verifier, target, draft, token, count=500):
     """Chances and hits of `count` tries where this token came."""
-    law, proposed = (torch.tensor(row, dtype=torch.float64) for row in (target, draft))
+    target_probs, proposed = (torch.tensor(row, dtype=torch.float64) for row in (target, draft))
     proposals = Proposals(proposed.log()[None])
     noise = torch.rand(count, 3, generator=torch.Generator().manual_seed(token), dtype=torch.float64)
-    found = [node_acceptance(law, proposals, token, trials(verifier), uniforms) for uniforms in noise]
+    found = [
+        node_acceptance(target_probs, proposals, token, trials(verifier), uniforms) for uniforms in noise
+    ]
     return [(*one.accept_probs, one.hit_prob) for one in found]
 
 
@@ -85,7 +87,7 @@ def test_the_exact_rates_see_another_verifiers_chances(monkeypatch):
         assert deviation(seen(other, target, draft, 0), (*rates, hits[0])) > 5
 
 
-#: Behind each of three tokens what the target says and what a draft makes of it.
+#: The distributions of target and draft after each of three tokens.
 TABLE = [[0.6, 0.35, 0.05], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]
 PROPOSED = [[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.3, 0.3, 0.4]]
 

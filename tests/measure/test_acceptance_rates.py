@@ -66,7 +66,7 @@ def test_a_rate_is_the_share_of_all_trials_and_the_bonus_token_is_no_acceptance(
 
 
 @BOTH
-def test_an_end_of_text_inside_a_step_counts_the_accepted_child_and_nothing_behind_it(estimate):
+def test_an_end_of_text_inside_a_step_counts_the_accepted_child_and_nothing_after_it(estimate):
     assert scripted([0, 0, 0], estimate, eos=(1,)) == (1, (1, 0))  # the bonus token is dropped
     assert scripted([None, 0, 0], estimate, eos=(1,)) == (1, (0, 0))
 
@@ -81,7 +81,7 @@ def test_a_step_that_the_budget_cuts_is_no_trial(estimate, new_tokens, expected)
 @pytest.mark.parametrize(("limit", "expected"), [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)])
 def test_a_step_that_either_context_cuts_is_no_trial(estimate, limit, expected):
     for limits in ((limit, 1000), (1000, limit)):
-        # The draft's end is not the text's, but there is nothing to accept behind it.
+        # The draft's end is not the text's, but there is nothing to accept after it.
         assert scripted([0] * 12, estimate, limits=limits) == (expected, (expected, 0))
 
 
@@ -113,8 +113,8 @@ def test_a_text_too_short_for_a_trial_leaves_no_rates(estimate):
 
 def test_steps_and_depths_along_a_text_are_weighed_as_by_hand():
     hit, miss = NodeAcceptance((0.5, 0.25), 1.0), NodeAcceptance((0.25, 0.0), 0.0)
-    # Steps begin at 0, 2, 3 and 5; behind the hits at 0 and 3 comes a trial of the second depth, at 1 and 4;
-    # behind the hit at 1 one of the third depth, at 2. That at 5 has no place behind it.
+    # Steps start at 0, 2, 3 and 5. After the hits at 0 and 3 come trials of the second depth, at 1 and 4;
+    # after the hit at 1 one of the third depth, at 2. Nothing comes after 5.
     weights, accepted = expected_counts(
         overlapping_steps([hit, hit, miss, hit, miss, hit], 4), trials(depths=4)
     )
@@ -188,7 +188,7 @@ def test_for_a_greedy_target_both_count_the_very_same_trials():
             ]
             assert counts[0] == counts[1]
             seen += sum(counts[0].accepted[0][1:])
-    assert seen > 0  # ranks behind the first as well
+    assert seen > 0  # later ranks too
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])

@@ -63,7 +63,7 @@ def test_a_stop_string_ends_the_ids_with_the_token_that_completes_it(blocks, ste
     assert (result.speculation.steps, result.speculation.accepted_by_depth) == (steps, by_depth)
 
 
-def test_a_stop_that_is_certain_only_later_takes_back_the_tokens_behind_it():
+def test_a_stop_that_is_certain_only_later_takes_back_the_tokens_after_it():
     # An é made of two bytes is not certain before the run of bytes is over, here a whole step later.
     cut = recited(["H", "<0xC3>", "<0xA9>"], ["<0xC3>", "<0xA9>", "<0xC3>"], ["<0xA9>", "o"], stop=["é"])
     assert (cut.text, len(cut.token_ids), cut.finish) == ("H", 3, "stop")

@@ -1,4 +1,4 @@
-"""What a draft's children meet at one place of a text, against the exact law over all children."""
+"""Acceptance of a draft's children at one position of a text, compared with enumeration over all children."""
 
 import random
 
@@ -17,11 +17,11 @@ from sequoia_cli.measure.node_acceptance import (
 
 
 def tries(target, draft, token, ranks=3, count=1000) -> list[NodeAcceptance]:
-    """What the children of `count` draws meet where `token` came; only a token the target gives can come."""
+    """Acceptance in `count` draws of children, where the text has `token` of positive probability."""
     generator = torch.Generator().manual_seed(token)
-    law, proposed = (torch.tensor(row, dtype=torch.float64) for row in (target, draft))
+    target_probs, proposed = (torch.tensor(row, dtype=torch.float64) for row in (target, draft))
     noise = torch.rand(count, ranks, generator=generator, dtype=torch.float64).tolist()
-    found = [sampled_acceptance(law, proposed, token, uniforms) for uniforms in noise]
+    found = [sampled_acceptance(target_probs, proposed, token, uniforms) for uniforms in noise]
     for one in found:
         assert min(one.accept_probs) >= 0 and sum(one.accept_probs) <= 1 + 1e-9 and -1e-9 <= one.hit_prob <= 1
     return found
@@ -55,7 +55,7 @@ def test_the_exact_rates_see_chances_that_forget_the_residual():
 
 
 def test_the_exact_hits_see_children_that_were_drawn_for_other_tokens():
-    """Given the children of a step the token has not the target's law: chance / P is no probability then."""
+    """Given the children of a step, the token does not have the target's distribution."""
     target, draft = normalised([5, 4, 3, 1]), normalised([7, 2, 1, 3])
     rng, right = random.Random(0), hit_rates(target, draft, 2)[3]
     assert deviation([[one.hit_prob] for one in tries(target, draft, 3, 2)], [right]) < 5
@@ -68,19 +68,19 @@ def test_the_exact_hits_see_children_that_were_drawn_for_other_tokens():
 
 
 def test_k_sequential_children_have_the_chances_of_tries_that_are_alike():
-    law, proposed = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
-    factor = division_factor(law, proposed, 3)
-    kept = torch.minimum(proposed, law / factor)  # what a child is and is accepted
+    target_probs, proposed = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
+    factor = division_factor(target_probs, proposed, 3)
+    kept = torch.minimum(proposed, target_probs / factor)  # the child is this token and is accepted
     each = float(kept.sum())
     for token in range(3):
-        found = k_sequential_acceptance(law, proposed, token, 3)
+        found = k_sequential_acceptance(target_probs, proposed, token, 3)
         assert found.accept_probs == pytest.approx((each, each * (1 - each), each * (1 - each) ** 2))
         # The tokens that are accepted come as they are kept, with the chance that any child is accepted.
         accepted = float(kept[token]) / each * (1 - (1 - each) ** 3)
-        assert found.hit_prob == pytest.approx(accepted / float(law[token]))
+        assert found.hit_prob == pytest.approx(accepted / float(target_probs[token]))
 
 
 def test_children_that_are_matched_are_accepted_as_often_as_the_target_has_them():
-    law = torch.tensor([0.5, 0.25, 0.25])
-    assert matched_acceptance(law, [2, 0], 0) == NodeAcceptance((0.25, 0.5), 1.0)
-    assert matched_acceptance(law, [2, 0], 1) == NodeAcceptance((0.25, 0.5), 0.0)
+    target_probs = torch.tensor([0.5, 0.25, 0.25])
+    assert matched_acceptance(target_probs, [2, 0], 0) == NodeAcceptance((0.25, 0.5), 1.0)
+    assert matched_acceptance(target_probs, [2, 0], 1) == NodeAcceptance((0.25, 0.5), 0.0)
