@@ -43,7 +43,7 @@ check: env
 
 # Makes FAMILIES.md again: whether each model type of the installed transformers works, or why not.
 families: env
-	$(BIN)/python tests/families.py
+	$(BIN)/python tests/support/families.py
 
 # A draft for the default target in place of the shipped one: about two hours on two cores. Its texts are kept in
 # drafts/corpus, so that an interrupted run resumes.
@@ -84,7 +84,7 @@ bench-cost-model: env
 bench-verifiers: env
 	$(BIN)/python benchmarks/bench_verifiers.py -o benchmarks/figures/verifiers > benchmarks/figures/verifiers.json
 
-# Every fault of tests/faults.py planted in turn, on the default pair.
+# Every fault of tests/support/faults.py planted in turn, on the default pair.
 bench-check: env
 	$(BIN)/python benchmarks/bench_check.py
 

@@ -1,7 +1,8 @@
 """Does `sequoia check` find the faults that the field has shipped? Each planted in turn, on the default pair.
 
-The faults are those of `tests/faults.py`, which the suite plants in small models. A table on stderr, one JSON
-document on stdout; exit 1 where one that can be found is not, or something is found where none is planted.
+The faults are those of `tests/support/faults.py`, which the suite plants in small models. A table on stderr,
+one JSON document on stdout; exit 1 where one that can be found is not, or something is found where none is
+planted.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.measure.prompts import load_prompts
 from sequoia_cli.measure.session import Session, open_session
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from faults import FAULTS
 
 NONE = "none"

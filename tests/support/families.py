@@ -31,7 +31,7 @@ from sequoia_cli.engine.selftest import check_tree_attention
 from sequoia_cli.errors import BadInput
 from tiny_configs import VOCABULARY, tiny_config
 
-TABLE = Path(__file__).parent.parent / "FAMILIES.md"
+TABLE = Path(__file__).parents[2] / "FAMILIES.md"
 
 WORKS, REFUSED, UNTRIED = "supported", "refused", "not tested"
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "data"
+FOLDER = Path(__file__).parent.parent / "data"
 
 
 def published(name):
