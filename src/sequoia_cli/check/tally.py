@@ -2,7 +2,8 @@
 
 The odds are transformers' own warpers applied to the tool's logits of each step. Those logits are compared
 with the reference's separately, row by row (`run.py`, `texts.py`), so that their rounding does not enter the
-statistics. A lossless verifier gives a token its distribution whatever came before it in the same step.
+statistics. By every verifier's proof, a token has this distribution given the tokens before it and the number
+of them that came in the same step.
 """
 
 from __future__ import annotations

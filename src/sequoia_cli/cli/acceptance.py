@@ -64,7 +64,7 @@ def acceptance_command(
         list[str] | None,
         typer.Option("--merge", metavar="PATH", help="Add up rates files (repeat it) instead of measuring."),
     ] = None,
-    models: options.RoundedModels,
+    models: options.Models,
     output: options.Output = None,
     force: options.Force = False,
     display: options.Display,

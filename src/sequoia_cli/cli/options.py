@@ -114,6 +114,8 @@ class Models:
     device: Device = "auto"
     dtype: Dtype = "auto"
     forward: Forward = DEFAULT_FORWARD
+    quantize: Quantize = "none"
+    quantize_draft: QuantizeDraft = None
     threads: Threads = None
     trust_remote_code: TrustRemoteCode = False
 
@@ -125,14 +127,6 @@ class Models:
         return open_session(
             options.pop("target"), drafts, progress=say.shows_progress, announce=say.note, **options
         )
-
-
-@dataclass(frozen=True)
-class RoundedModels(Models):
-    """The same with rounding to 8 bits."""
-
-    quantize: Quantize = "none"
-    quantize_draft: QuantizeDraft = None
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def bench_command(
         ),
     ] = None,
     draft: options.Drafts = None,
-    models: options.RoundedModels,
+    models: options.Models,
     output: options.Output = None,
     force: options.Force = False,
     display: options.Display,

@@ -64,7 +64,7 @@ def check_command(
     seed: options.Seed = 0,
     raw: options.Raw = False,
     draft: options.Drafts = None,
-    models: options.RoundedModels,
+    models: options.Models,
     display: options.Display,
 ) -> None:
     """Check that text is distributed as the target's own, greedy and sampled.
