@@ -14,7 +14,7 @@ import typer
 from sequoia_cli.cli.console import Commentary, print_json
 from sequoia_cli.cli.distill.inputs import Inputs
 from sequoia_cli.cli.distill.report import provenance, show_draft
-from sequoia_cli.cli.distill.texts import scripts_for, written
+from sequoia_cli.cli.distill.texts import scripts_for, write_texts
 from sequoia_cli.cli.distill.training import TrainingJob, TrainingTexts, remaining, train
 from sequoia_cli.cli.prompts import read_rows
 from sequoia_cli.core.artifact import render
@@ -67,7 +67,7 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         announce=say.note,
     )
     head = output_head(session.target, f"target '{inputs.target}'")
-    own = _require_fit(session, inputs, head)
+    own = _draft_head(session, inputs, head)
     scripts = scripts_for(session, inputs, prompts, say)
     size = inputs.trained_vocabulary(_shared_ids(session, own))
     jobs = [TrainingJob(inputs, number, size, folder.work) for number in range(inputs.count)]
@@ -75,7 +75,7 @@ def distill(context: typer.Context, inputs: Inputs, as_json: bool, say: Commenta
         job.require_same()
     folder.begin()
     with _resume_note(folder.work, inputs.corpus, say):
-        corpus = written(
+        corpus = write_texts(
             session, inputs, prompts, scripts, folder.work, lambda: _writer(session, inputs, say), say
         )
         held_out, texts = split(corpus.texts())
@@ -103,7 +103,7 @@ def _writer(session: Session, inputs: Inputs, say: Commentary) -> LanguageModel:
     return target
 
 
-def _require_fit(session: Session, inputs: Inputs, head: OutputHead) -> OutputHead:
+def _draft_head(session: Session, inputs: Inputs, head: OutputHead) -> OutputHead:
     """The draft's output head for all its ids; `head` is the target's.
 
     Raises `BadInput` for a draft that cannot be made, before anything is written.

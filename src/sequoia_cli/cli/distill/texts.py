@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sequoia_cli.measure.session import Session
 
 
-def written(
+def write_texts(
     session: Session,
     inputs: Inputs,
     prompts: PromptSet | None,
@@ -32,7 +32,7 @@ def written(
     writer: Callable[[], LanguageModel],
     say: Commentary,
 ) -> Texts:
-    """The texts to train on: those in the corpus, and newly written ones until there are enough.
+    """Write texts until the corpus has enough, and return those to train on.
 
     They are kept in `work` unless --corpus names a folder. `scripts` come from `scripts_for`; `writer` makes
     the target, prepared for speed, and is called only if texts have to be written.
