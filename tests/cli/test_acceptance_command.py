@@ -81,10 +81,8 @@ def test_the_file_says_what_was_counted_and_what_it_is_true_of(measured, models)
 
 def test_the_recorded_command_makes_the_file_again(measured, run, models):
     data = measured("-T", "0.6")
-    assert data["command"].startswith(
-        "sequoia acceptance --target target --draft draft --dataset prompts.txt"
-    )
-    assert "--temperature 0.6" in data["command"]
+    assert data["command"].startswith("sequoia acceptance --draft draft --dataset prompts.txt")
+    assert "--temperature 0.6 --target target" in data["command"]
     assert "-o" not in data["command"]
     assert models["target"] not in data["command"]
 
