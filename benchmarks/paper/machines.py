@@ -47,8 +47,8 @@ def on_device(machine: str, target: str, draft: str) -> HardwareProfile:
         _timings(device, TARGETS[target], plain),
         _timings(device, DRAFTS[draft], DRAFT_SECONDS[draft]),
         tuple((count, count * VERIFY_SECONDS_PER_NODE) for count in (1, _COUNTS[-1])),
-        "modelled",
-        DEVICES[device].name,
+        origin="modelled",
+        device=DEVICES[device].name,
     )
 
 
@@ -73,4 +73,6 @@ def offloaded(*, overlapped: bool = False) -> HardwareProfile:
         for count in _COUNTS
     )
     small = modelled_profile("l40")  # here the 7B model is the draft
-    return HardwareProfile(target, small.target_seconds, small.verify_seconds, "modelled", device.name)
+    return HardwareProfile(
+        target, small.target_seconds, small.verify_seconds, origin="modelled", device=device.name
+    )

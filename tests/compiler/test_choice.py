@@ -4,11 +4,10 @@ import itertools
 
 import pytest
 
-from hand_written import RATES, profile
+from hand_written import RATES, profile, step_seconds
 from sequoia_cli.compiler import shapes
 from sequoia_cli.compiler.choice import Candidate
 from sequoia_cli.compiler.choose import Limits, choose
-from sequoia_cli.compiler.cost import step_seconds
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.errors import BadInput
@@ -32,7 +31,7 @@ def test_costly_tokens_and_drafts_take_no_speculation_and_its_speedup_is_one():
     assert choice.chosen.shape == "no speculation"
     assert choice.chosen.tree.size == 1
     assert choice.speedup(choice.chosen) == 1.0
-    assert choice.chosen.seconds.draft == 0
+    assert choice.chosen.parts["draft"] == 0
 
 
 def test_a_draft_slower_than_its_target_is_never_used():
@@ -86,6 +85,7 @@ def test_every_figure_is_that_of_the_tree_next_to_it():
     for candidate in (choice.chosen, choice.plain, *choice.runners_up):
         assert candidate.tokens_per_step == pytest.approx(expected_tokens(candidate.tree, RATES))
         assert candidate.seconds == step_seconds(candidate.tree, timed)
+        assert sum(candidate.parts.values()) == pytest.approx(candidate.seconds)
 
 
 def test_nothing_beyond_the_profile_is_chosen_and_the_result_says_so():
