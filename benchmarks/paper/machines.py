@@ -15,7 +15,8 @@ from sequoia_cli.compiler.roofline import (
     forward_seconds,
     modelled_profile,
 )
-from sequoia_cli.core.hardware import HardwareProfile, Timings
+from sequoia_cli.core.costs import Points
+from sequoia_cli.core.hardware import HardwareProfile
 
 TARGETS = {
     "7b": TARGET,
@@ -52,7 +53,7 @@ def on_device(machine: str, target: str, draft: str) -> HardwareProfile:
     )
 
 
-def _timings(device: str, model: Model, published: float) -> Timings:
+def _timings(device: str, model: Model, published: float) -> Points:
     """Seconds by tokens; `published` are those of one token on the A100."""
     overhead = published - forward_seconds(DEVICES["a100"], model, 1, CONTEXT)
     return tuple(

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from hand_written import RATES, profile, step_seconds
+from hand_written import RATES, linear, profile, step_seconds
 from sequoia_cli.compiler import shapes
 from sequoia_cli.compiler.choice import Candidate
 from sequoia_cli.compiler.choose import Limits, choose
@@ -187,3 +187,15 @@ def test_a_row_per_depth_moves_the_nodes_to_where_they_are_accepted():
     deep_first = choose(profile(0.02), [[0.9, 0.05], [0.1, 0.1]], Limits(16)).chosen.tree
     deep_later = choose(profile(0.02), [[0.3, 0.3, 0.2], [0.9, 0.05]], Limits(16)).chosen.tree
     assert deep_first.depth < deep_later.depth
+
+
+def test_a_plan_carries_costs_that_give_its_prediction_and_reach_to_the_budget():
+    timed = profile(0.01, 0.02, 0.001, verify_seconds=linear(0, 0.002, (1, 64)), overhead_seconds=0.5)
+    choice = choose(timed, RATES, Limits(48))
+    plan = choice.plan({}, {})
+    assert step_seconds(plan.tree, plan) == pytest.approx(plan.predicted.seconds_per_step)
+    assert plan.costs.overhead == 0.5
+    assert plan.costs.target.end == 48
+    for size in (1, 7, 48):
+        assert plan.costs.seconds(size, [size]) == pytest.approx(timed.costs.seconds(size, [size]))
+    assert choice.chosen.parts["overhead"] == 0.5

@@ -72,7 +72,7 @@ def profile_command(
     from sequoia_cli.compiler.roofline import CONTEXT, MODELLED_DEVICES, modelled_profile
 
     say = Commentary(quiet=quiet, progress=not no_progress)
-    contexts = _counts("--context", context or str(CONTEXT if modelled else 128))
+    contexts = [CONTEXT if modelled else 128] if context is None else _counts("--context", context)
     options.at_least({"--context": (contexts[0], 1)})
     if modelled:
         from sequoia_cli.cli.files import publish, reserved
@@ -136,11 +136,11 @@ def profile_command(
     with resumable(place, measured | packages(), say, force=force) as journal, say.progress() as bar:
         done = len(journal.entries)
         pieces = [(number, prompt) for number in range(repeats) for prompt in prompts]
+        total = max(len(pieces), done)
         if done:
-            total = max(len(pieces), done)
             say.note(f"continuing an interrupted run: {done} of {total} rounds are done")
         visits_each = len(sizes) - 1  # plain steps, size 1, are timed beside every other size
-        task = bar.add_task("timing", total=len(pieces) * visits_each, completed=done * visits_each)
+        task = bar.add_task("timing", total=total * visits_each, completed=done * visits_each)
         for number, prompt in pieces[done:]:
             timed = time_round(
                 session.target, drafted, sizes, prompt, number, pair, lambda: bar.advance(task)

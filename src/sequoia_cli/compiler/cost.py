@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sequoia_cli.compiler.tables import Floats, Ints
-from sequoia_cli.core.costs import StepCosts
-from sequoia_cli.core.hardware import HardwareProfile, Timings
+from sequoia_cli.core.costs import Points, StepCosts
+from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.errors import BadInput
 
 #: Seconds that a part of a step can take: sums and ratios of such times never overflow.
@@ -65,7 +65,7 @@ def usable(profile: HardwareProfile, source: str = "the profile") -> tuple[Hardw
     return replace(profile, **changed), warnings
 
 
-def _rising(timings: Timings) -> Timings:
+def _rising(timings: Points) -> Points:
     """The closest times that never fall (isotonic regression)."""
     from scipy.optimize import isotonic_regression  # slow to import, and seldom needed
 

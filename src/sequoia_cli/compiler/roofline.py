@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sequoia_cli import __version__
-from sequoia_cli.core.hardware import HardwareProfile, Times, Timings
+from sequoia_cli.core.costs import Points
+from sequoia_cli.core.hardware import HardwareProfile, Times
 from sequoia_cli.errors import BadInput
 
 
@@ -126,7 +127,7 @@ def _times(device: str, context: int) -> Times:
     )
 
 
-def _timings(device: str, model: Model, published: float, context: int) -> Timings:
+def _timings(device: str, model: Model, published: float, context: int) -> Points:
     """Seconds by tokens, with the overhead that the published seconds of one token on the A100 leave."""
     overhead = published - forward_seconds(DEVICES["a100"], model, 1, CONTEXT)
     return tuple(

@@ -16,11 +16,8 @@ SCHEMA = "sequoia-profile/2"
 #: Has one context, and all that is beside the models' forwards in `verify_seconds`. Still read.
 FIRST_SCHEMA = "sequoia-profile/1"
 
-#: Pairs (tokens or width, seconds), rising in the first.
-Timings = Points
-
 #: The curve of a part that a profile does not have.
-_NOTHING: Timings = ((1, 0.0),)
+_NOTHING: Points = ((1, 0.0),)
 
 _TIMES = ("target_seconds", "draft_seconds", "verify_seconds", "overhead_seconds", "samples")
 _KEYS = ("schema", "origin", "device", "conditions", *_TIMES, "contexts", *RECORD_KEYS)
@@ -36,9 +33,9 @@ class Times:
     constant. `overhead_seconds`: whatever else every step takes. `samples` has the raw seconds of each part.
     """
 
-    target_seconds: Timings
-    draft_seconds: Timings
-    verify_seconds: Timings = ()
+    target_seconds: Points
+    draft_seconds: Points
+    verify_seconds: Points = ()
     overhead_seconds: float = field(default=0.0, kw_only=True)
     samples: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from scipy.optimize import isotonic_regression
 
-from sequoia_cli.core.hardware import HardwareProfile, Times, Timings
+from sequoia_cli.core.costs import Points
+from sequoia_cli.core.hardware import HardwareProfile, Times
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
@@ -197,7 +198,7 @@ def steadied(visits: Sequence[Samples]) -> Samples:
     )
 
 
-def fitted(by_size: Mapping[int, Sequence[float]]) -> Timings:
+def fitted(by_size: Mapping[int, Sequence[float]]) -> Points:
     """The median of each size, made non-decreasing by isotonic regression.
 
     More tokens never take less time; where measured medians say so it is noise, and a compiler would choose
