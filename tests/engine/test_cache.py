@@ -57,3 +57,31 @@ def test_rows_are_kept_on_the_device_of_each_layer():
     cache.keep(1, [1, 3])
     assert cache.layers[0].keys[0, 0, :3, 0].tolist() == [0, 2, 4]
     assert cache.layers[1].length == 3
+
+
+def test_all_layers_of_one_shape_lie_in_one_tensor_and_others_beside_it():
+    cache = TreeCache(3, 8)
+    states = torch.arange(6.0)[None, None, :, None].expand(1, 2, 6, 4)
+    for layer, given in zip(cache.layers, (states, states[..., :2], states), strict=True):
+        layer.update(given, given)
+    first, other, last = cache.layers
+    assert first.keys.untyped_storage().data_ptr() == last.values.untyped_storage().data_ptr()
+    assert other.keys.untyped_storage().data_ptr() != first.keys.untyped_storage().data_ptr()
+    cache.keep(1, [1, 3])
+    assert [layer.keys[0, 1, :3, 0].tolist() for layer in cache.layers] == [[0, 2, 4]] * 3
+
+
+@pytest.mark.parametrize("rows", [5, 30])
+def test_a_path_is_kept_in_two_operations(rows, monkeypatch):
+    monkeypatch.setattr(caches, "_FIRST_ROWS", 8)
+    cache = TreeCache(20, 40)
+    written(cache, rows)
+    calls, right = [], torch.Tensor.index_select
+    monkeypatch.setattr(torch.Tensor, "index_select", lambda *given: calls.append(1) or right(*given))
+    cache.keep(1, [0, 2, 3])
+    assert len(calls) == 1
+    for layer in cache.layers:
+        for states in (layer.keys, layer.values):
+            assert states[0, 1, :4, 0].tolist() == [0, 1, 3, 4]
+    written(cache, 3, 90)
+    assert cache.layers[19].values[0, 0, :7, 3].tolist() == [0, 1, 3, 4, 90, 91, 92]

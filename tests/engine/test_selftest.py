@@ -5,7 +5,7 @@ import torch
 
 from models import REFUSED, SUPPORTED, tiny_model
 from sequoia_cli.engine import selftest
-from sequoia_cli.engine.cache import TreeLayer
+from sequoia_cli.engine.cache import SharedRows, TreeLayer
 from sequoia_cli.engine.fast import block
 from sequoia_cli.engine.fast.block import FastBlock
 from sequoia_cli.engine.loading.vocabulary import cut_head
@@ -118,10 +118,8 @@ def test_a_fault_in_what_decodes_is_found_last(fault, recorded, dtype, monkeypat
         whole = block.attend
         monkeypatch.setattr(block, "attend", lambda q, k, v, mask, scale: whole(q, k, v, None, scale))
     elif fault == "commit":
-        keep = TreeLayer.keep
-        monkeypatch.setattr(
-            TreeLayer, "keep", lambda self, prefix, rows, count: keep(self, prefix, None, count)
-        )
+        for kind in (TreeLayer, SharedRows):
+            monkeypatch.setattr(kind, "keep", lambda self, prefix, rows: None)
     else:
         run = FastBlock.forward
         monkeypatch.setattr(FastBlock, "forward", lambda self, *a, **k: run(self, *a, **k).flip(1))

@@ -22,6 +22,7 @@ from sequoia_cli.engine.fast.tried import changed_by, trial_texts
 from sequoia_cli.engine.integer.blocks import use_kernel
 from sequoia_cli.engine.integer.linear import unrounded
 from sequoia_cli.engine.integer.quantise import is_quantised
+from sequoia_cli.engine.integer.stack import collected
 from sequoia_cli.engine.masks import MaskArgument, Masks
 from sequoia_cli.engine.nodes import NodeBlock, chain_block
 from sequoia_cli.engine.target import LAST, ModelText, Output
@@ -220,7 +221,8 @@ class LanguageModel:
             arguments["logits_to_keep"] = keep
         if taps:
             arguments["output_hidden_states"] = True
-        output = self.model(input_ids=tokens, **arguments)
+        with collected(taps):
+            output = self.model(input_ids=tokens, **arguments)
         return Output(output.logits, tuple(output.hidden_states[tap] for tap in taps))
 
 

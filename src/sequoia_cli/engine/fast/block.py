@@ -6,7 +6,7 @@ transformers, half as many here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -105,7 +105,7 @@ Compiled = Callable[[list[Tensor]], list[Tensor]]
 
 
 class InKernel(Protocol):
-    """A layer of rounded weights as one call (see `engine/integer/kernel.py`)."""
+    """Layers of rounded weights as one call (see `engine/integer/kernel.py`)."""
 
     def seen(self, mask: Tensor) -> Seen:
         """What each row sees, of an additive mask."""
@@ -114,12 +114,12 @@ class InKernel(Protocol):
         self,
         states: Tensor,
         rotation: tuple[Tensor, Tensor],
-        keys: Tensor,
-        values: Tensor,
+        keys: Sequence[Tensor],
+        values: Sequence[Tensor],
         end: int,
         seen: Seen | None,
     ) -> Tensor:
-        """States (1, rows, hidden) after the layer; its keys and values get the rows before `end`."""
+        """States (1, rows, hidden) after the layers; their keys and values get the rows before `end`."""
 
 
 class FastBlock(nn.Module):
@@ -154,7 +154,7 @@ class FastBlock(nn.Module):
     ) -> Tensor:
         """(texts, rows, hidden) in and out, with the arguments that transformers gives its decoder layers."""
         kept = cache if cache is not None else past_key_values
-        if (self.compiled or self.in_kernel) and self._can_run_whole(hidden_states, attention_mask, kept):
+        if (self.compiled or self.in_kernel) and self.can_run_whole(hidden_states, attention_mask, kept):
             run = self._run_compiled if self.compiled else self._run_in_kernel
             return run(hidden_states, attention_mask, position_embeddings, kept)
         texts, rows, _ = hidden_states.shape
@@ -178,7 +178,7 @@ class FastBlock(nn.Module):
         gate, up = self.into_mlp(self.before_mlp(states)).split(self.inner, -1)
         return self.out_of_mlp.onto(states, self.activation(gate).mul_(up))
 
-    def _can_run_whole(self, states: Tensor, mask: Tensor | None, kept: Any) -> bool:
+    def can_run_whole(self, states: Tensor, mask: Tensor | None, kept: Any) -> bool:
         """Whether rows of one text follow others in its cache: a prompt has no mask of ours."""
         if states.shape[0] > 1 or type(kept) is not TreeCache:
             return False
@@ -211,11 +211,18 @@ class FastBlock(nn.Module):
         self, states: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], kept: TreeCache
     ) -> Tensor:
         assert self.in_kernel is not None
-        self.shared.rotation(rotation)  # tells this forward from the one before
-        turns = rotation[0].to(states.dtype), rotation[1].to(states.dtype)
-        seen = self.shared.seen(mask, self.in_kernel.seen)
+        turns, seen = self.kernel_inputs(states, mask, rotation)
         keys, values, end = kept.layers[self.layer_index].reserve(states.shape[1])
-        return self.in_kernel(states, turns, keys, values, end, seen)
+        return self.in_kernel(states, turns, [keys], [values], end, seen)
+
+    def kernel_inputs(
+        self, states: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]
+    ) -> tuple[tuple[Tensor, Tensor], Seen | None]:
+        """Rotation and visible rows in the form that the kernel takes."""
+        assert self.in_kernel is not None
+        self.shared.rotation(rotation)  # distinguishes this forward from the one before
+        turns = rotation[0].to(states.dtype), rotation[1].to(states.dtype)
+        return turns, self.shared.seen(mask, self.in_kernel.seen)
 
 
 def trial_outputs(block: FastBlock, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -97,6 +97,7 @@ class FixedCache(TreeCache):
 
     def __init__(self, rows: FixedRows) -> None:
         Cache.__init__(self, layers=rows.layers)
+        self.shared = None
         self.rows, self.capacity, self.chain_masks = rows, rows.capacity, rows.chain_masks
         self.forget(0)
 

@@ -16,6 +16,7 @@ from sequoia_cli.engine.fast.packages import Unusable
 from sequoia_cli.engine.integer.arithmetic import BLOCK
 from sequoia_cli.engine.integer.kernel import Kernel, load_kernel
 from sequoia_cli.engine.integer.linear import IntegerLinear
+from sequoia_cli.engine.integer.stack import stack_layers
 
 #: How far a product may be off from its slow twin, relative to its largest result.
 _PRODUCT_TOLERANCE = 1e-5
@@ -52,6 +53,7 @@ def use_kernel(model: nn.Module, announce: Callable[[str], None]) -> bool:
         linear.kernel = kernel
     for block in (module for module in model.modules() if isinstance(module, FastBlock)):
         _run_whole(block, kernel, announce)
+    stack_layers(model)
     return True
 
 

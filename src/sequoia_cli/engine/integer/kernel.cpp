@@ -492,6 +492,113 @@ struct Scratch {
     std::vector<float> heads, taken;
 };
 
+// What layers of one forward have in common.
+struct Step {
+    int rows;
+    float* states;
+    const float *cosines, *sines;
+    int capacity, end;
+    const int32_t *columns, *counts;
+};
+
+// One thread's own.
+struct Buffers {
+    std::vector<float> normed, scores, products, gates;
+};
+
+// A layer, by all threads of a parallel region.
+void run_layer(const Layer& layer, const Step& step, float* keys, float* values, Scratch& own, Buffers& buffers) {
+    const int hidden = layer.into_attention.width, width = layer.width;
+    const int heads = layer.query_heads + 2 * layer.key_heads, inner = layer.out_of_mlp.width;
+    const int all_heads = blocks_of(heads * width) * BLOCK, taken = layer.query_heads * width;
+    const int rows = step.rows, capacity = step.capacity, end = step.end;
+    const float *cosines = step.cosines, *sines = step.sines;
+    const int32_t *columns = step.columns, *counts = step.counts;
+    float* states = step.states;
+    Rounded &rounded = own.rounded, &gated = own.inner;
+#pragma omp single
+    {
+        rounded.resize(rows, std::max(hidden, taken));
+        rounded.resize(rows, hidden);
+        gated.resize(rows, inner);
+        own.heads.resize(size_t(rows) * all_heads);
+        own.taken.resize(size_t(rows) * taken);
+    }
+    std::vector<float>&normed = buffers.normed, &scores = buffers.scores, &products = buffers.products, &gates = buffers.gates;
+    normed.resize(hidden);
+    products.resize(size_t(rows) * BLOCK);
+    gates.resize(size_t(rows) * GROUP);
+    const auto onto_states = [&](const Matrix& matrix, const Rounded& inputs) {
+        const int blocks = blocks_of(matrix.outputs);
+#pragma omp for schedule(static)
+        for (int block = 0; block < blocks; block++) {
+            multiply_block(matrix, block, inputs, rows, products.data());
+            const int first = block * BLOCK, there = std::min(BLOCK, matrix.outputs - first);
+            for (int row = 0; row < rows; row++)
+                for (int place = 0; place < there; place++)
+                    states[size_t(row) * hidden + first + place] += products[row * BLOCK + place];
+        }
+    };
+
+#pragma omp for schedule(static)
+    for (int row = 0; row < rows; row++)
+        norm_row(states + size_t(row) * hidden, layer.before_attention, hidden, layer.before_attention_eps,
+                 normed.data(), rounded, row);
+#pragma omp for schedule(static)
+    for (int block = 0; block < all_heads / BLOCK; block++) {
+        multiply_block(layer.into_attention, block, rounded, rows, products.data());
+        for (int row = 0; row < rows; row++)
+            std::memcpy(&own.heads[size_t(row) * all_heads + block * BLOCK], &products[row * BLOCK],
+                        sizeof(float) * BLOCK);
+    }
+#pragma omp for schedule(static)
+    for (int task = 0; task < rows * heads; task++) {
+        const int row = task / heads, head = task % heads;
+        float* at = &own.heads[size_t(row) * all_heads + head * width];
+        const int key = head - layer.query_heads, value = key - layer.key_heads;
+        if (value < 0) turn(at, cosines + size_t(row) * width, sines + size_t(row) * width, width);
+        if (key < 0) continue;
+        float* into = (value < 0 ? keys + size_t(key) * capacity * width : values + size_t(value) * capacity * width);
+        std::memcpy(into + size_t(end - rows + row) * width, at, sizeof(float) * width);
+    }
+#pragma omp for schedule(static)
+    for (int task = 0; task < rows * layer.query_heads; task++) {
+        const int row = task / layer.query_heads, head = task % layer.query_heads;
+        const size_t at = size_t(head / (layer.query_heads / layer.key_heads)) * capacity * width;
+        attend(&own.heads[size_t(row) * all_heads + head * width], keys + at, values + at, width,
+               columns ? columns + size_t(row) * end : nullptr, counts ? counts[row] : end, layer.scale, scores,
+               &own.taken[size_t(row) * taken + head * width]);
+    }
+#pragma omp single
+    rounded.resize(rows, taken);
+#pragma omp for schedule(static)
+    for (int row = 0; row < rows; row++) rounded.round_row(row, &own.taken[size_t(row) * taken], taken);
+    onto_states(layer.out_of_attention, rounded);
+#pragma omp single
+    rounded.resize(rows, hidden);
+#pragma omp for schedule(static)
+    for (int row = 0; row < rows; row++)
+        norm_row(states + size_t(row) * hidden, layer.before_mlp, hidden, layer.before_mlp_eps, normed.data(),
+                 rounded, row);
+    // Gate and up stand one after the other, in blocks of their own; a group of both is rounded where it is made.
+#pragma omp for schedule(static)
+    for (int group = 0; group < gated.groups; group++) {
+        const int first = group * GROUP, there = std::min(GROUP, inner - first);
+        std::fill(gates.begin(), gates.end(), 0.f);
+        for (int place = 0; place < there; place += BLOCK) {
+            const int block = (first + place) / BLOCK;
+            multiply_block(layer.into_mlp, block, rounded, rows, products.data());
+            for (int row = 0; row < rows; row++)
+                store(&gates[row * GROUP + place], activated(load(&products[row * BLOCK]), layer.activation));
+            multiply_block(layer.into_mlp, blocks_of(inner) + block, rounded, rows, products.data());
+            for (int row = 0; row < rows; row++)
+                store(&gates[row * GROUP + place], load(&gates[row * GROUP + place]) * load(&products[row * BLOCK]));
+        }
+        for (int row = 0; row < rows; row++) gated.round(row, group, &gates[row * GROUP]);
+    }
+    onto_states(layer.out_of_mlp, gated);
+}
+
 }  // namespace
 
 extern "C" {
@@ -561,96 +668,19 @@ void sequoia_seen(const float* mask, int32_t stride, int32_t rows, int32_t end, 
     }
 }
 
-// A layer over (rows, hidden) states, which are changed in place. `keys` and `values` are (heads, capacity, width) and
-// get the new rows before `end`; row r sees counts[r] of them, columns[r * end ...], or all where there are no columns.
-// `cosines` and `sines` are (rows, width).
-void sequoia_layer(const Layer* layer, int32_t threads, int32_t rows, float* states, const float* cosines, const float* sines,
-                   float* keys, float* values, int32_t capacity, int32_t end, const int32_t* columns,
-                   const int32_t* counts) {
+// Layers over (rows, hidden) states, which are changed in place. `keys[i]` and `values[i]` are those of layer i, (heads,
+// capacity, width), and get the new rows before `end`; row r sees counts[r] of them, columns[r * end ...], or all where
+// there are no columns. `cosines` and `sines` are (rows, width).
+void sequoia_layers(const Layer* layers, int32_t count, int32_t threads, int32_t rows, float* states, const float* cosines,
+                    const float* sines, float* const* keys, float* const* values, int32_t capacity, int32_t end,
+                    const int32_t* columns, const int32_t* counts) {
     static thread_local Scratch scratch;
     Scratch& own = scratch;
-    const int hidden = layer->into_attention.width, width = layer->width;
-    const int heads = layer->query_heads + 2 * layer->key_heads, inner = layer->out_of_mlp.width;
-    const int all_heads = blocks_of(heads * width) * BLOCK, taken = layer->query_heads * width;
-    own.rounded.resize(rows, std::max(hidden, taken));
-    own.inner.resize(rows, inner);
-    own.heads.resize(size_t(rows) * all_heads);
-    own.taken.resize(size_t(rows) * taken);
-    Rounded &rounded = own.rounded, &gated = own.inner;
-    rounded.resize(rows, hidden);
-
+    const Step step = {rows, states, cosines, sines, capacity, end, columns, counts};
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<float> normed(hidden), scores, products(size_t(rows) * BLOCK), gates(size_t(rows) * GROUP);
-        const auto onto_states = [&](const Matrix& matrix, const Rounded& inputs) {
-            const int blocks = blocks_of(matrix.outputs);
-#pragma omp for schedule(static)
-            for (int block = 0; block < blocks; block++) {
-                multiply_block(matrix, block, inputs, rows, products.data());
-                const int first = block * BLOCK, there = std::min(BLOCK, matrix.outputs - first);
-                for (int row = 0; row < rows; row++)
-                    for (int place = 0; place < there; place++)
-                        states[size_t(row) * hidden + first + place] += products[row * BLOCK + place];
-            }
-        };
-
-#pragma omp for schedule(static)
-        for (int row = 0; row < rows; row++)
-            norm_row(states + size_t(row) * hidden, layer->before_attention, hidden, layer->before_attention_eps,
-                     normed.data(), rounded, row);
-#pragma omp for schedule(static)
-        for (int block = 0; block < all_heads / BLOCK; block++) {
-            multiply_block(layer->into_attention, block, rounded, rows, products.data());
-            for (int row = 0; row < rows; row++)
-                std::memcpy(&own.heads[size_t(row) * all_heads + block * BLOCK], &products[row * BLOCK],
-                            sizeof(float) * BLOCK);
-        }
-#pragma omp for schedule(static)
-        for (int task = 0; task < rows * heads; task++) {
-            const int row = task / heads, head = task % heads;
-            float* at = &own.heads[size_t(row) * all_heads + head * width];
-            const int key = head - layer->query_heads, value = key - layer->key_heads;
-            if (value < 0) turn(at, cosines + size_t(row) * width, sines + size_t(row) * width, width);
-            if (key < 0) continue;
-            float* into = (value < 0 ? keys + size_t(key) * capacity * width : values + size_t(value) * capacity * width);
-            std::memcpy(into + size_t(end - rows + row) * width, at, sizeof(float) * width);
-        }
-#pragma omp for schedule(static)
-        for (int task = 0; task < rows * layer->query_heads; task++) {
-            const int row = task / layer->query_heads, head = task % layer->query_heads;
-            const size_t at = size_t(head / (layer->query_heads / layer->key_heads)) * capacity * width;
-            attend(&own.heads[size_t(row) * all_heads + head * width], keys + at, values + at, width,
-                   columns ? columns + size_t(row) * end : nullptr, counts ? counts[row] : end, layer->scale, scores,
-                   &own.taken[size_t(row) * taken + head * width]);
-        }
-#pragma omp single
-        rounded.resize(rows, taken);
-#pragma omp for schedule(static)
-        for (int row = 0; row < rows; row++) rounded.round_row(row, &own.taken[size_t(row) * taken], taken);
-        onto_states(layer->out_of_attention, rounded);
-#pragma omp single
-        rounded.resize(rows, hidden);
-#pragma omp for schedule(static)
-        for (int row = 0; row < rows; row++)
-            norm_row(states + size_t(row) * hidden, layer->before_mlp, hidden, layer->before_mlp_eps, normed.data(),
-                     rounded, row);
-        // Gate and up stand one after the other, in blocks of their own; a group of both is rounded where it is made.
-#pragma omp for schedule(static)
-        for (int group = 0; group < gated.groups; group++) {
-            const int first = group * GROUP, there = std::min(GROUP, inner - first);
-            std::fill(gates.begin(), gates.end(), 0.f);
-            for (int place = 0; place < there; place += BLOCK) {
-                const int block = (first + place) / BLOCK;
-                multiply_block(layer->into_mlp, block, rounded, rows, products.data());
-                for (int row = 0; row < rows; row++)
-                    store(&gates[row * GROUP + place], activated(load(&products[row * BLOCK]), layer->activation));
-                multiply_block(layer->into_mlp, blocks_of(inner) + block, rounded, rows, products.data());
-                for (int row = 0; row < rows; row++)
-                    store(&gates[row * GROUP + place], load(&gates[row * GROUP + place]) * load(&products[row * BLOCK]));
-            }
-            for (int row = 0; row < rows; row++) gated.round(row, group, &gates[row * GROUP]);
-        }
-        onto_states(layer->out_of_mlp, gated);
+        Buffers buffers;
+        for (int index = 0; index < count; index++) run_layer(layers[index], step, keys[index], values[index], own, buffers);
     }
 }
 

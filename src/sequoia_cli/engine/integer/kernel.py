@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,41 +70,50 @@ class _Layer(ctypes.Structure):
     )
 
 
-class LayerCall:
-    """A decoder layer ready for the kernel; keeps what it points to."""
+class LayersCall:
+    """Decoder layers ready for the kernel, one or several in their order; keeps what it points to."""
 
-    def __init__(self, kernel: Kernel, layer: _Layer, kept: tuple[object, ...]) -> None:
+    def __init__(self, kernel: Kernel, layers: Sequence[_Layer], kept: tuple[object, ...]) -> None:
+        self.kernel, self.layers, self.kept = kernel, tuple(layers), kept
         self.seen = kernel.seen
-        self._run, self._layer, self._kept = kernel.library.sequoia_layer, ctypes.byref(layer), (layer, kept)
+        self._array = (_Layer * len(self.layers))(*self.layers)
+        self._pointers = ctypes.c_void_p * len(self.layers)
+
+    @classmethod
+    def joined(cls, calls: Sequence[LayersCall]) -> LayersCall:
+        """Several calls of one kernel as one, their layers one after the other."""
+        layers = [layer for call in calls for layer in call.layers]
+        return cls(calls[0].kernel, layers, tuple(call.kept for call in calls))
 
     def __call__(
         self,
         states: Tensor,
         rotation: tuple[Tensor, Tensor],
-        keys: Tensor,
-        values: Tensor,
+        keys: Sequence[Tensor],
+        values: Sequence[Tensor],
         end: int,
         seen: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
-        """States (1, rows, hidden) after the layer, whose keys and values stand before row `end`.
+        """States (1, rows, hidden) after the layers, whose new keys and values are the rows before `end`.
 
+        `keys` and `values` have those of each layer, (1, heads, capacity, width), all of one capacity.
         `rotation` are cosines and sines (1, rows, width); `seen` says which rows of the cache each row sees
         (see `Kernel.seen`), None that one row sees all of them.
         """
-        rows = states.shape[1]
         found = states.clone(memory_format=torch.contiguous_format)
         cosines, sines = (turns.contiguous() for turns in rotation)
         columns, counts = (part.data_ptr() for part in seen) if seen is not None else (None, None)
-        self._run(
-            self._layer,
+        self.kernel.library.sequoia_layers(
+            self._array,
+            len(self.layers),
             torch.get_num_threads(),
-            rows,
+            states.shape[1],
             found.data_ptr(),
             cosines.data_ptr(),
             sines.data_ptr(),
-            keys.data_ptr(),
-            values.data_ptr(),
-            keys.shape[2],
+            self._pointers(*(part.data_ptr() for part in keys)),
+            self._pointers(*(part.data_ptr() for part in values)),
+            keys[0].shape[2],
             end,
             columns,
             counts,
@@ -120,13 +130,13 @@ class Kernel:
         pointer, number = ctypes.c_void_p, ctypes.c_int32
         self.library.sequoia_layout.argtypes = [pointer] * 3
         self.library.sequoia_product.argtypes = [pointer, number, number, pointer, pointer]
-        self.library.sequoia_layer.argtypes = [
-            *(pointer, number, number, pointer, pointer, pointer, pointer, pointer),
+        self.library.sequoia_layers.argtypes = [
+            *(pointer, number, number, number, pointer, pointer, pointer, pointer, pointer),
             *(number, number, pointer, pointer),
         ]
         self.library.sequoia_seen.argtypes = [pointer, number, number, number, pointer, pointer]
         self.library.sequoia_rows.argtypes = [pointer, number, pointer, pointer]
-        for name in ("layout", "product", "layer", "seen", "rows"):
+        for name in ("layout", "product", "layers", "seen", "rows"):
             getattr(self.library, f"sequoia_{name}").restype = None
         self.library.sequoia_instructions.restype = ctypes.c_char_p
         #: What its products are made of.
@@ -176,7 +186,7 @@ class Kernel:
         heads: tuple[int, int, int],
         scale: float,
         activation: int,
-    ) -> LayerCall:
+    ) -> LayersCall:
         """A layer of the products into and out of attention and mlp, the norms before both (weight, eps),
         (queries, keys, width) of its heads, the scale of its scores and the number of its activation."""
         weights = tuple(weight.contiguous() for weight, _ in norms)
@@ -188,7 +198,7 @@ class Kernel:
             *heads,
             activation,
         )
-        return LayerCall(self, layer, (linears, weights))
+        return LayersCall(self, [layer], (linears, weights))
 
 
 def _matrix(linear: IntegerLinear) -> _Matrix:
