@@ -106,6 +106,7 @@ def predict(
             fit_profile(timed[size], conditions, {}),
             target_seconds=whole.target_seconds,
             verify_seconds=whole.verify_seconds,
+            overhead_seconds=whole.overhead_seconds,
         )
         # The estimate that `compile` uses: raw rates of few counts are too optimistic.
         choice = choose(profile, Estimate.of(rates).rows, Limits(_BUDGET))
