@@ -92,7 +92,8 @@ class Fields:
     """Checked access to the keys of a mapping read from a file; every complaint names file, key and value.
 
     `schema` is what the file has to be (`name/version`); hand-written files may leave it out where it is not
-    `required`. It is checked before the `known` keys, so that a file of another kind is named as that.
+    `required`, and a mapping within a file has none. It is checked before the `known` keys, so that a file of
+    another kind is named as that.
     """
 
     def __init__(
@@ -101,14 +102,15 @@ class Fields:
         data: Any,
         known: Iterable[str],
         what: str,
-        schema: str,
+        schema: str | None = None,
         *,
         required: bool = True,
     ) -> None:
         if not isinstance(data, Mapping):
             raise BadInput(f"{source}: a {what} is a mapping of keys to values, found {shown(data)}")
         self.source, self.data = source, data
-        self._check_schema(schema, required)
+        if schema is not None:
+            self._check_schema(schema, required)
         known = list(known)
         for key in data:
             if key not in known:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_count, is_number
+from sequoia_cli.core.costs import StepCosts
 from sequoia_cli.core.parsing import shown
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.errors import BadInput
@@ -14,7 +15,7 @@ from sequoia_cli.errors import BadInput
 SCHEMA = "sequoia-tree/1"
 
 _KEYS = (
-    *("schema", "verdict", "size", "depth", "predicted", "inputs", "runners_up", "parents"),
+    *("schema", "verdict", "size", "depth", "predicted", "inputs", "runners_up", "costs", "parents"),
     *RECORD_KEYS,
 )
 
@@ -54,7 +55,8 @@ class Prediction:
 class TreePlan:
     """A tree, its prediction, and the digests and conditions of the inputs it was compiled from.
 
-    `runners_up` are other shapes with their predictions, best first.
+    `runners_up` are other shapes with their predictions, best first. `costs` are the seconds that the tree
+    was chosen by, for an engine that chooses a part of it at each step; None where they are unknown.
     """
 
     tree: TokenTree
@@ -62,6 +64,7 @@ class TreePlan:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     runners_up: tuple[Mapping[str, Any], ...] = ()
     record: Mapping[str, Any] = field(default_factory=dict)
+    costs: StepCosts | None = None
 
     @property
     def verdict(self) -> str:
@@ -90,6 +93,7 @@ class TreePlan:
             fields.mapping("inputs"),
             _runners_up(fields),
             {k: fields.data[k] for k in RECORD_KEYS if k in fields.data},
+            _costs(fields),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,6 +109,8 @@ class TreePlan:
         data["inputs"] = dict(self.inputs)
         if self.runners_up:
             data["runners_up"] = [dict(entry) for entry in self.runners_up]
+        if self.costs:
+            data["costs"] = self.costs.to_dict()
         data["parents"] = list(self.tree.parents)
         return data
 
@@ -121,6 +127,14 @@ def _runners_up(fields: Fields) -> tuple[Mapping[str, Any], ...]:
             where = f"{fields.source}: 'runners_up' entry {number}"
             raise BadInput(f"{where} has size {shown(size)}; expected a whole number of at least 1")
     return tuple(listed)
+
+
+def _costs(fields: Fields) -> StepCosts | None:
+    stated = fields.data.get("costs")
+    if stated is None:
+        return None
+    keys = ("target", "draft", "overhead")
+    return StepCosts.from_fields(Fields(f"{fields.source}, 'costs'", stated, keys, "cost curve"))
 
 
 def _prediction(fields: Fields) -> Prediction | None:
