@@ -9,6 +9,8 @@ from decoding import PROMPT, TREE, decoder, new_ids, own_greedy
 from exhaustive import few
 from models import SUPPORTED, near, tiny_model
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
+from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput
@@ -188,3 +190,41 @@ def test_impossible_combinations_are_refused():
         decoder(target, target, sampling=Sampling(1.0), draft_sampling=Sampling(0.0))
     with pytest.raises(BadInput, match="no tokens"):
         new_ids(decoder(target, target), [])
+
+
+class EveryOther:
+    """Two children for every other node that the draft runs, so that trees differ and some nodes get none."""
+
+    def __init__(self, tree):
+        self.turn, self.most = 0, tree.size
+
+    def start(self, layers):
+        self.layers, self.total = layers, 1
+        return self.most
+
+    def run(self, nodes):
+        self.layers -= 1
+        return tuple(nodes) if self.layers > 0 else ()
+
+    def children(self, nodes, proposals):
+        counts = []
+        for _ in nodes:
+            self.turn += 1
+            counts.append(2 if self.turn % 2 and self.total + 2 <= self.most else 0)
+            self.total += counts[-1]
+        return counts
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_shape_may_leave_nodes_that_were_run_without_children(temperature, at_once):
+    target = tiny_model("llama")
+    draft = IndependentDraft(LanguageModel(near(target, 0.02)), 64)
+    run = Decoder(
+        LanguageModel(target), [draft], TREE, Sampling(temperature), shape=EveryOther, at_once=at_once
+    )
+    steps = list(run.decode(PROMPT, 60, generator=torch.Generator().manual_seed(0)))
+    assert all(len(step.level_widths) == len(step.level_seconds) for step in steps)
+    assert len({step.size for step in steps}) > 1
+    if not temperature:
+        assert [token for step in steps for token in step.tokens] == own_greedy(target, count=60)

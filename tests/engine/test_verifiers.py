@@ -294,7 +294,7 @@ def test_what_a_verifier_takes_is_what_its_rule_is_proved_for():
             ):
                 verifier.check_drafts(2)
     assert [name for name, each in VERIFIERS.items() if each.several] == ["sequoia", "specinfer"]
-    assert [name for name, each in VERIFIERS.items() if each.at_once] == ["sequoia"]
+    assert [name for name, each in VERIFIERS.items() if each.on_device is None] == ["traversal"]
     assert [name for name, each in VERIFIERS.items() if not each.positional] == ["traversal"]
 
 

@@ -1,8 +1,7 @@
-"""Verification on the device: exactly the slow twin's on the same noise, and read by the host but once."""
+"""Verification on the device: exactly the slow twins' on the same noise, and read by the host only once."""
 
 import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,15 +17,18 @@ from scripted import ScriptedDraft, ScriptedTarget
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
-from sequoia_cli.engine.draw import draw_rows, top_children
+from sequoia_cli.engine.draw import top_children
 from sequoia_cli.engine.fast.capture import Recorder
 from sequoia_cli.engine.merge import unmerged
 from sequoia_cli.engine.model import LanguageModel
-from sequoia_cli.engine.verification import accept
-from sequoia_cli.engine.verification import at_once as module
-from sequoia_cli.engine.verification.at_once import Families, Judge, judge, read_verdict
-from sequoia_cli.engine.verification.verifiers import SEQUOIA
-from sequoia_cli.engine.verification.walk import verify
+from sequoia_cli.engine.verification.at_once import (
+    DeviceResidual,
+    DeviceWalk,
+    TreeTable,
+    read_walk,
+    walk_on_device,
+)
+from sequoia_cli.engine.verification.verifiers import NAIVE, SEQUOIA, SPECINFER, SPECTR, TRAVERSAL
 from sequoia_cli.engine.warp import Sampling, probabilities
 from text_laws import CUT, VOCABULARY, WHOLE, exact_law, p_value, table_law, texts
 
@@ -40,58 +42,71 @@ def random_row(rng, size, zeros):
     return normalised(row)
 
 
-def drawn_tokens(rng, tree, rows):
-    """Tokens drawn without replacement: from all ids, where zeros leave a draft nothing."""
+def drawn_tokens(rng, tree, rows, verifier=SEQUOIA):
+    """Tokens drawn as the verifier has it; without replacement from all ids, where no mass is left."""
     tokens = [0] * tree.size
     for node in range(tree.size):
         tried = []
-        for child in tree.children[node]:
-            tokens[child] = inverse(without(rows[node], tried) if tried else rows[node], rng.random())
+        for rank, child in enumerate(tree.children[node]):
+            if verifier is NAIVE:
+                tokens[child] = sorted(range(len(rows[node])), key=lambda token: -rows[node][token])[rank]
+                continue
+            once = tried and verifier is SEQUOIA
+            tokens[child] = inverse(without(rows[node], tried) if once else rows[node], rng.random())
             tried.append(tokens[child])
     return tokens
 
 
-def judged(tree, tokens, target, draft, uniforms):
-    """`judge` for rows of all nodes."""
-    expanded = [node for level in tree.expanded for node in level]
-    return read_verdict(
-        judge(
-            Families(tree, CPU),
-            torch.stack(target),
-            torch.stack(draft)[expanded],
-            torch.tensor(tokens),
-            torch.tensor(uniforms, dtype=torch.float64),
-        ).tolist()
+def on_device(tree, tokens, target, draft, uniforms, verifier=SEQUOIA):
+    """The walk for rows of all nodes."""
+    table = TreeTable(tree, CPU)
+    rows, proposed = torch.stack(target), torch.stack(draft)
+    found = walk_on_device(
+        table,
+        verifier.on_device,
+        rows.__getitem__,
+        proposed.__getitem__,
+        torch.tensor(tokens)[None],
+        torch.tensor(uniforms, dtype=torch.float64)[None],
     )
+    return read_walk(found[0].tolist(), len(table.most))
 
 
-def host(tree, tokens, target, draft, uniforms):
+def host(tree, tokens, target, draft, uniforms, verifier=SEQUOIA):
     alone = unmerged(tree, tokens)
     rows = dict(enumerate(draft))
-    return verify(tokens, target.__getitem__, lambda node: alone.drawn(node, [rows]), uniforms)
+    return verifier.judge(tokens, target.__getitem__, lambda node: alone.drawn(node, [rows]), uniforms)
 
 
-def test_every_tree_is_judged_as_the_slow_twins_do_on_the_same_noise():
+RULES = [SEQUOIA, SPECINFER, SPECTR, NAIVE]
+
+
+@pytest.mark.parametrize("verifier", RULES, ids=lambda verifier: verifier.name)
+def test_every_tree_is_verified_as_the_slow_twins_do_on_the_same_noise(verifier):
     rng, lengths = random.Random(0), set()
     for trial, tree in enumerate(TREES * 12):
         size, zeros = rng.choice((4, 6, 9)), trial % 2 == 0
         target, draft = ([random_row(rng, size, zeros) for _ in range(tree.size)] for _ in range(2))
-        tokens = drawn_tokens(rng, tree, draft)
+        tokens = drawn_tokens(rng, tree, draft, verifier)
         uniforms = [rng.random() for _ in range(tree.size + 1)]
-        rows, columns = ([torch.tensor(row, dtype=torch.float64) for row in law] for law in (target, draft))
-        found = judged(tree, tokens, rows, columns, uniforms)
-        assert found == host(tree, tokens, rows, columns, uniforms)
-        assert (found.path, found.next_token) == walk(
-            tree, tokens, target.__getitem__, draft.__getitem__, uniforms
-        )
+        rows, columns = ([torch.tensor(row, dtype=torch.float64) for row in part] for part in (target, draft))
+        found = on_device(tree, tokens, rows, columns, uniforms, verifier)
+        assert found == host(tree, tokens, rows, columns, uniforms, verifier)
+        if verifier is SEQUOIA:
+            expected = walk(tree, tokens, target.__getitem__, draft.__getitem__, uniforms)
+            assert (found.path, found.next_token) == expected
         lengths.add(len(found.path))
-    assert {1, 2, 3, 4} <= lengths
+    assert {1, 2, 3} <= lengths
+
+
+def test_leaf_first_verification_is_left_to_the_host():
+    assert TRAVERSAL.on_device is None
 
 
 @pytest.mark.parametrize(
     "dtypes", [(torch.float32, torch.float32), (torch.float32, torch.float64)], ids=["float32", "mixed"]
 )
-def test_narrow_rows_are_judged_as_by_the_host(dtypes):
+def test_narrow_rows_are_verified_as_by_the_host(dtypes):
     rng = random.Random(1)
     for trial in range(200):
         tree, size = TREES[-2 + trial % 2], 50
@@ -101,10 +116,10 @@ def test_narrow_rows_are_judged_as_by_the_host(dtypes):
         )
         tokens = drawn_tokens(rng, tree, [row.tolist() for row in draft])
         uniforms = [rng.random() for _ in range(tree.size + 1)]
-        assert judged(tree, tokens, target, draft, uniforms) == host(tree, tokens, target, draft, uniforms)
+        assert on_device(tree, tokens, target, draft, uniforms) == host(tree, tokens, target, draft, uniforms)
 
 
-def test_an_exhausted_draft_and_an_emptied_residual_are_judged_as_by_the_host():
+def test_an_exhausted_draft_and_an_emptied_residual_are_verified_as_by_the_host():
     star, fallbacks = TokenTree((-1, 0, 0, 0)), 0
     rows = [torch.tensor(row) for row in ([1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4, [0, 0, 0.5, 0.5])]
     rng = random.Random(2)
@@ -114,41 +129,43 @@ def test_an_exhausted_draft_and_an_emptied_residual_are_judged_as_by_the_host():
                 tokens = drawn_tokens(rng, star, [draft.tolist()] * 4)
                 # 1.0 rejects what can only be accepted, which rounding alone does.
                 uniforms = [rng.choice((0.0, 0.3, 0.9, 1.0)) for _ in range(4)] + [rng.random()]
-                found = judged(star, tokens, [target] * 4, [draft] * 4, uniforms)
+                found = on_device(star, tokens, [target] * 4, [draft] * 4, uniforms)
                 assert found == host(star, tokens, [target] * 4, [draft] * 4, uniforms)
                 fallbacks += found.fallbacks
     assert fallbacks > 20
 
 
 def grid_error(target, draft, cells=24, **changed):
-    """How far the law of the token behind two children is from the target's, by the middles of a grid.
+    """How far the distribution of the token after two children is from the target's, by a grid of noise.
 
     All probabilities below are multiples of 1/8 and all tests change at borders of cells, so that shares of
-    cells are the law itself. `judged_by` is the negative control.
+    cells are the distribution itself. `verified_by` is the negative control.
     """
     draws = list(ordered_draws(draft, 2))
     points = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
     first, second = (part.flatten() for part in torch.meshgrid(points, points, indexing="ij"))
-    count = len(draws) * len(first)  # families, each with the two nodes behind all of them
-    families = SimpleNamespace(
-        parents=torch.arange(count),
-        rows=torch.arange(count),
-        eldest=count + 2 * torch.arange(count),
-        having=[count, count],
-    )
+    count = len(draws) * len(first)  # texts side by side, each with a root and two children
     pairs = torch.tensor([tokens for tokens, _ in draws]).repeat_interleave(len(first), 0)
-    tokens = torch.cat((torch.zeros(count, dtype=torch.long), pairs.flatten()))
-    tests = torch.stack((first, second), 1).repeat(len(draws), 1).flatten()
+    tokens = torch.cat((torch.zeros(count, 1, dtype=torch.long), pairs), 1)
+    tests = torch.stack((first, second), 1).repeat(len(draws), 1)
     weights = torch.tensor([chance for _, chance in draws], dtype=torch.float64).repeat_interleave(len(first))
-    law = torch.zeros(len(target), dtype=torch.float64)
-    laws = [torch.tensor(row, dtype=torch.float64) for row in (target, changed.get("judged_by", draft))]
+    found = torch.zeros(len(target), dtype=torch.float64)
+    wanted, offered = (
+        torch.tensor(row, dtype=torch.float64).expand(count, -1)
+        for row in (target, changed.get("verified_by", draft))
+    )
+    table = TreeTable(TokenTree((-1, 0, 0)), CPU)
     for last in points:
-        uniforms = torch.cat((torch.zeros(count, dtype=torch.float64), tests, last[None]))
-        found = judge(families, laws[0].expand(3 * count, -1), laws[1].expand(count, -1), tokens, uniforms)
-        accepted, behind = found[:count, 1], found[:count, 2]
-        law.index_add_(0, torch.where(accepted > 0, tokens[accepted], behind), weights)
-    law /= len(first) * cells
-    return float((law - torch.tensor(target, dtype=torch.float64)).abs().max())
+        zeros, lasts = torch.zeros(count, 1, dtype=torch.float64), last.expand(count, 1)
+        uniforms = torch.cat((zeros, tests, lasts), 1)
+        rows = walk_on_device(
+            table, SEQUOIA.on_device, lambda node: wanted, lambda node: offered, tokens, uniforms
+        )
+        accepted, after = rows[:, 0], rows[:, 1]
+        given = torch.where(accepted > 0, tokens.gather(1, accepted[:, None])[:, 0], after)
+        found.index_add_(0, given, weights)
+    found /= len(first) * cells
+    return float((found - torch.tensor(target, dtype=torch.float64)).abs().max())
 
 
 LAWS = [
@@ -159,13 +176,13 @@ LAWS = [
 
 
 @pytest.mark.parametrize(("target", "draft"), LAWS)
-def test_the_law_over_all_draws_and_a_grid_of_noise_is_the_targets(target, draft):
+def test_the_distribution_over_all_draws_and_a_grid_of_noise_is_the_targets(target, draft):
     assert grid_error(target, draft) < 1e-9
 
 
 @pytest.mark.parametrize(("target", "draft"), LAWS[1:])
-def test_the_grid_sees_children_that_were_drawn_from_another_law(target, draft):
-    assert grid_error(target, draft, judged_by=draft[::-1]) > 0.03
+def test_the_grid_sees_children_that_were_drawn_from_another_distribution(target, draft):
+    assert grid_error(target, draft, verified_by=draft[::-1]) > 0.03
 
 
 #: Behind each of four tokens: what the target says, and a draft that is wrong.
@@ -193,12 +210,7 @@ def test_the_check_sees_children_that_are_not_drawn_but_the_most_probable():
 
 
 def test_the_check_sees_a_residual_that_is_not_brought_up_to_date(monkeypatch):
-    def forgetful(families, target, draft, tokens, uniforms):
-        found = judge(families, target, draft, tokens, uniforms).clone()
-        found[:, 2] = draw_rows(target, uniforms[-1:])
-        return found
-
-    monkeypatch.setattr(module, "judge", forgetful)
+    monkeypatch.setattr(DeviceResidual, "residual", lambda rule, where: rule._target)
     assert scripted_p_value(WIDE) < 1e-6
 
 
@@ -241,31 +253,27 @@ def test_the_count_sees_the_host_asking_for_each_node(monkeypatch):
     assert len(reads) > 2 * count
 
 
-def test_a_judge_that_is_recorded_judges_as_one_that_is_not():
+@pytest.mark.parametrize("verifier", RULES, ids=lambda verifier: verifier.name)
+def test_a_walk_that_is_recorded_is_as_one_that_is_not(verifier):
     sampling = Sampling(0.7, 9, 0.9)
     rows = sum(map(len, TREE.expanded))
     generator = torch.Generator().manual_seed(0)
-    judges = [Judge(TREE, CPU, sampling, recorder) for recorder in (None, Recorder(recorded, "the judge"))]
-    for _ in range(4):
+    walks = [
+        DeviceWalk(TREE, CPU, verifier.on_device, sampling, recorder)
+        for recorder in (None, Recorder(recorded, "the walk"))
+    ]
+    verdicts = set()
+    for _ in range(8):
         logits = 3 * torch.randn(TREE.size, 40, generator=generator)
-        draft = torch.rand(rows, 40, generator=generator) ** 4
-        draft /= draft.sum(-1, keepdim=True)
-        tokens = torch.randint(0, 40, (TREE.size,), generator=generator)
+        draft = probabilities(logits[:rows] + torch.randn(rows, 40, generator=generator), Sampling(1.0))
+        tokens = logits.argmax(-1)[[max(parent, 0) for parent in TREE.parents]]
+        tokens[torch.rand(TREE.size, generator=generator) < 0.5] = 7
         uniforms = torch.rand(TREE.size + 1, generator=generator, dtype=torch.float64)
-        plain, replayed = (each(logits, draft, tokens, uniforms) for each in judges)
+        plain, replayed = (each(logits, draft, tokens, uniforms) for each in walks)
         assert torch.equal(plain, replayed)
-        assert torch.equal(
-            plain,
-            judge(Families(TREE, CPU), probabilities(logits, sampling), draft, tokens, uniforms),
-        )
-    assert judges[1]._recorder.refusal is None
-
-
-def test_too_many_logits_are_left_to_the_host(monkeypatch):
-    monkeypatch.setattr(accept, "_AT_ONCE", 0)
-    monkeypatch.setattr(module, "judge", None)
-    decoder = Decoder(ScriptedTarget(SAID), [ScriptedDraft(GUESSED)], WIDE, CUT, at_once=True)
-    assert sum(len(step.tokens) for step in decoder.decode([1, 3], 20)) == 20
+        verdicts.add(walks[0].read(plain.tolist())[1].path)
+    assert walks[1]._recorder.refusal is None
+    assert len(verdicts) > 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

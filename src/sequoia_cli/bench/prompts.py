@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sequoia_cli.engine.loading.checkpoint import describe, tokenizer_of
-from sequoia_cli.engine.loading.ending import end_of_text_ids
+from sequoia_cli.engine.loading.end_of_text import end_of_text_ids
 from sequoia_cli.engine.loading.feature import is_feature_folder
 from sequoia_cli.engine.loading.sources import fetch_description, locate
 from sequoia_cli.engine.model import context_limit

@@ -33,14 +33,14 @@ class FeatureStudent:
         past: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.model.layers]
         for number in range(self.passes if passes is None else passes):
 
-            def through(index: int, layer: nn.Module, states: Tensor) -> Tensor:
+            def run_layer(index: int, layer: nn.Module, states: Tensor) -> Tensor:
                 def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
                     past[index].append((keys, values))
                     return _attend(queries, past[index])
 
                 return layer(states, rotation, attend)
 
-            states = self.model(before, embedded, through)
+            states = self.model(before, embedded, run_layer)
             places = batch.answer.clone()
             places[:, :number] = False
             yield states[places], places

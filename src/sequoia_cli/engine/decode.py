@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from sequoia_cli.core.ending import cut
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import top_children
+from sequoia_cli.engine.fast.capture import Recorder
 from sequoia_cli.engine.finite import NotFinite
 from sequoia_cli.engine.grow import FixedShape, Grown, Shape, grow
 from sequoia_cli.engine.step import (
@@ -28,13 +30,22 @@ from sequoia_cli.engine.step import (
 from sequoia_cli.engine.target import Target
 from sequoia_cli.engine.upload import upload
 from sequoia_cli.engine.verification.accept import Drafted, accept, accept_by_paths
-from sequoia_cli.engine.verification.at_once import Judge
+from sequoia_cli.engine.verification.at_once import DeviceWalk, MakeRule
 from sequoia_cli.engine.verification.verifiers import SEQUOIA, Verifier
 from sequoia_cli.engine.warp import Distribution, Sampling, probabilities
 from sequoia_cli.errors import BadInput
 
-#: Judges of trees that are kept at most.
-_MOST_JUDGES = 64
+
+@lru_cache(maxsize=32)
+def _device_walk(
+    tree: TokenTree,
+    device: torch.device,
+    make_rule: MakeRule,
+    sampling: Sampling,
+    recorder: Recorder | None,
+) -> DeviceWalk:
+    # Kept across decoders: recording one takes as long as several steps.
+    return DeviceWalk(tree, device, make_rule, sampling, recorder)
 
 
 class Decoder:
@@ -49,7 +60,7 @@ class Decoder:
     `draft_sampling` shapes the proposals (default: as the target's) and has no influence on the distribution
     of the output; nor has `verifier`, which says how children are drawn and accepted. `distribution` stands
     in for `sampling` where it gives the target's distribution from its logits and the ids before them.
-    `at_once` (default: on CUDA) draws and, by Sequoia's rule, verifies on the device, so that the host reads
+    `at_once` (default: on CUDA) draws and verifies on the device, so that the host reads
     the result of a step and nothing before; else the host asks for each node as it comes to it, which touches
     less.
 
@@ -89,8 +100,7 @@ class Decoder:
         #: How children are drawn: a greedy target wants the most probable, by every rule.
         self.draw = top_children if self.sampling.greedy else verifier.draw
         self.at_once = target.device.type == "cuda" if at_once is None else at_once
-        self.judges_at_once = self.at_once and verifier.at_once and distribution is None
-        self._judges: dict[TokenTree, Judge] = {}
+        self.walks_on_device = self.at_once and verifier.on_device is not None and distribution is None
 
     def decode(
         self,
@@ -116,13 +126,11 @@ class Decoder:
         """The target's distribution (vocabulary,) after `text`, from its logits there."""
         return self.distribution(logits, text) if self.distribution else probabilities(logits, self.sampling)
 
-    def judge(self, tree: TokenTree) -> Judge:
+    def device_walk(self, tree: TokenTree) -> DeviceWalk:
         """What verifies such a tree on the device."""
-        if tree not in self._judges:
-            if len(self._judges) >= _MOST_JUDGES:
-                self._judges.clear()
-            self._judges[tree] = Judge(tree, self.target.device, self.sampling, self.target.recorder)
-        return self._judges[tree]
+        assert self.verifier.on_device is not None
+        rule, device = self.verifier.on_device, self.target.device
+        return _device_walk(tree, device, rule, self.sampling, self.target.recorder)
 
 
 class DecodedText:

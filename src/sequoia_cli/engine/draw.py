@@ -136,16 +136,17 @@ def _beside(point: Tensor, starts: Tensor, ends: Tensor, zero: Tensor) -> Tensor
 
 
 def _race(probs: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """(rows, most) tokens: the first to arrive, each after an exponential time at its probability's rate.
+    """(rows, most) tokens: the first to arrive, each after an exponential time with its probability as rate.
 
-    Whoever has arrived, the next to do so has the law of the others renormalised, so the order of arrival is
-    that of drawing without replacement (arXiv 1903.06059, there with the logarithm of times). Tokens without
-    mass come last, in any order. Times are float64: in float32 the shortest are multiples of 2^-24, which
-    would draw improbable tokens by another law than `probs`.
+    Given the tokens that have arrived, the next one has the distribution of the others, renormalised. So the
+    order of arrival is that of drawing without replacement (arXiv 1903.06059, there with the logarithm of
+    times). Tokens without mass come last, in any order. Consumer GPUs compute float64 at 1/64 of the speed of
+    float32, whose uniforms are multiples of 2^-24: too coarse for the short times that improbable tokens
+    need. A second uniform fills in the digits below, so that small ones have 24 bits of their own.
     """
-    times = torch.empty(probs.shape, dtype=torch.float64, device=probs.device).exponential_(
-        generator=generator
-    )
+    coarse, fine = torch.rand((2, *probs.shape), generator=generator, device=probs.device)
+    times = -torch.log1p(-(coarse + fine * 2**-24))
+    times.clamp_(min=torch.finfo(times.dtype).tiny)
     return torch.where(probs > 0, probs / times, -times).topk(most, dim=-1).indices
 
 

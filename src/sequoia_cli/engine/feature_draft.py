@@ -1,4 +1,4 @@
-"""The feature draft: it reads the target's last hidden states, and further down its own predictions."""
+"""The feature draft: it reads the target's last hidden states, and deeper in the tree its own predictions."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from sequoia_cli.engine.upload import upload
 class FeatureDraft:
     """Layers over pairs of a token and the hidden state before it (EAGLE, arXiv 2401.15077).
 
-    The row of a committed token was made from the target's own state. Behind the root there is none yet, so
-    a node's row is made from the state that the draft predicted behind its parent; on commit such rows are
-    dropped, and the accepted tokens run again, with the next root, from the states the target has given.
+    The row of a committed token is made from the target's own state. After the root there is none yet, so a
+    node's row is made from the state that the draft predicted after its parent. On commit such rows are
+    dropped, and the accepted tokens run again, with the next root, from the target's states.
     """
 
     taps: tuple[int, ...] = LAST
@@ -159,7 +159,7 @@ class FeatureDraft:
     ) -> Tensor:
         turns = rotation.cosine[None], rotation.sine[None]
 
-        def through(index: int, layer: nn.Module, states: Tensor) -> Tensor:
+        def run_layer(index: int, layer: nn.Module, states: Tensor) -> Tensor:
             if isinstance(layer, FastBlock):
                 return layer(states, mask, position_embeddings=turns, cache=cache)
 
@@ -169,7 +169,7 @@ class FeatureDraft:
 
             return layer(states, rotation, attend)
 
-        return self.model(before[None], self.embedding(tokens)[None], through)[0]
+        return self.model(before[None], self.embedding(tokens)[None], run_layer)[0]
 
     def _places(self, first: int, end: int) -> Tensor:
         return torch.arange(first, end, device=self.head.weight.device)

@@ -1,7 +1,8 @@
 """The network of a feature draft: decoder layers over the target's hidden states joined with the next tokens.
 
-EAGLE's idea (arXiv 2401.15077): what the target knew before a token, together with that token, is most of
-what it will know behind it, so one or two layers can continue what took the target all of its own.
+EAGLE's idea (arXiv 2401.15077): the target's hidden state before a token, together with that token,
+determines most of its state after it. So one or two layers can predict what the target computes with all of
+its own.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-#: Queries, keys, values, each (texts, heads, tokens, head width), to what each query takes home. It decides
-#: what may be seen, and keeps what later calls may see.
+#: Attention: queries, keys, values, each (texts, heads, tokens, head width) -> outputs. Applies the mask and
+#: stores keys and values for later calls.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-#: (index, layer, states) to the states behind the layer.
-Through = Callable[[int, nn.Module, Tensor], Tensor]
+#: Runs one layer: (index, layer, states) -> the states after it.
+RunLayer = Callable[[int, nn.Module, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Rotation(NamedTuple):
 
 
 class FeatureModel(nn.Module):
-    """From hidden states and the embeddings of the tokens behind them to the hidden states behind those."""
+    """Predicts hidden states: from the state before each token and its embedding to the state after it."""
 
     def __init__(self, config: FeatureConfig) -> None:
         super().__init__()
@@ -59,15 +60,15 @@ class FeatureModel(nn.Module):
         self.layers = nn.ModuleList(FeatureLayer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=1e-5)
 
-    def forward(self, hidden: Tensor, embedded: Tensor, through: Through) -> Tensor:
+    def forward(self, hidden: Tensor, embedded: Tensor, run_layer: RunLayer) -> Tensor:
         """Predicted hidden states (texts, tokens, width), as the target's output head reads them.
 
         `hidden` are the target's states before the tokens, or earlier predictions of them, and `embedded`
-        the target's embeddings of the tokens; both (texts, tokens, width). `through` runs one layer.
+        the target's embeddings of the tokens; both (texts, tokens, width). `run_layer` runs one layer.
         """
         states = self.join(torch.cat((self.hidden_norm(hidden), self.token_norm(embedded)), -1))
         for index, layer in enumerate(self.layers):
-            states = through(index, layer, states)
+            states = run_layer(index, layer, states)
         return self.norm(states)
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -69,7 +70,7 @@ class FixedShape:
 class Level:
     """Nodes that a draft has run together, and what their children were drawn from.
 
-    None where the children are the most probable ones: then nobody asks.
+    None where the children are the most probable ones, or there are none: then nobody asks.
     """
 
     nodes: Sequence[int]
@@ -102,8 +103,14 @@ class Grown:
         return _Rows(self, vocabulary)
 
     def all_probs(self, vocabulary: int) -> Tensor:
-        """The same (nodes, vocabulary) of all nodes that the draft ran, in this order."""
-        parts = [level.proposed.over(vocabulary) for level in self.levels if level.proposed is not None]
+        """The same of all nodes with children, (nodes, vocabulary); no rows where children were picked."""
+        parts = []
+        for level in self.levels:
+            if level.proposed is None:
+                continue
+            rows = tuple(row for row, node in enumerate(level.nodes) if self.tree.children[node])
+            probs = level.proposed.over(vocabulary)
+            parts.append(probs if len(rows) == len(probs) else probs[indices(rows, probs.device)])
         return torch.cat(parts) if parts else torch.empty(0, vocabulary, device=self.tokens.device)
 
 
@@ -148,20 +155,25 @@ def grow(
         counts = shape.children(nodes, proposals)
         first = len(parents)
         parents += [node for node, count in zip(nodes, counts, strict=True) for _ in range(count)]
+        proposed: Proposed | None = None
         if len(parents) > first:
             uniforms = _of_children(noise, counts, first) if isinstance(noise, Tensor) else noise
             drawn, proposed, numbers_are_finite = _draw(
                 proposals, counts, uniforms, vocabulary, sampling, draw
             )
             tokens[first : len(parents)] = torch.cat(drawn)
-            levels.append(Level(nodes, proposed))
             finite.append(numbers_are_finite)
+        levels.append(Level(nodes, proposed))
         nodes = shape.run(range(first, len(parents))) if len(parents) > first else ()
         watch.lap(DRAFT)
     del numbers[-1]
-    tree = TokenTree(tuple(parents))
+    tree = _tree(tuple(parents))
     all_finite = torch.cat(finite).all() if finite else tokens.new_ones((), dtype=torch.bool)
     return Grown(tree, tokens[: tree.size], levels, numbers, all_finite)
+
+
+#: Trees come again, and so do their children and depths, which they compute once.
+_tree = lru_cache(maxsize=4096)(TokenTree)
 
 
 def _draw(

@@ -1,4 +1,4 @@
-"""A model's output head apart from the model: hidden states in, logits out, for all ids or for some."""
+"""A model's output head without the model: hidden states in, logits out, for all ids or for some."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sequoia_cli.errors import BadInput
 
 @dataclass(frozen=True)
 class OutputHead:
-    """`weight` (ids, width) and `bias` (ids,); what they give is scaled, then capped, as the family does.
+    """`weight` (ids, width) and `bias` (ids,); logits are scaled, then capped, as in the family.
 
     `product` is the prepared or rounded layer; of a rounded one, `weight` holds the 8-bit numbers.
     """
@@ -74,8 +74,8 @@ def _parts(module: nn.Module) -> dict[str, Any]:
 def output_head(model: LanguageModel, name: str) -> OutputHead:
     """The head of `model`. Raises `BadInput` where hidden states and head do not give the model's own logits.
 
-    Some families do more behind their last hidden state than any attribute of them says; the model itself
-    has the last word.
+    Some families do more after their last hidden state than their settings say, so the result is compared
+    with the model's own logits.
     """
     module = model.model.get_output_embeddings()
     parts = _parts(module)

@@ -55,7 +55,7 @@ class LanguageModel:
         self.rounding = rounding(self.dtype, layers)
         #: The same of the logits that it decodes with, whose products may have rounded inputs.
         self.decoding_rounding = rounding(self.dtype, layers, quantised=is_quantised(model))
-        #: What the start-up test found the model's own logits to be; None before it and once it is over.
+        #: The model's own logits in the start-up test; None before it and when it is over.
         self.plain_logits: Tensor | None = None
         #: What records forwards over fixed buffers; None where there are none.
         self.recorder: Recorder | None = None
@@ -104,7 +104,7 @@ class LanguageModel:
     def fix_buffers(self, capture: Capture) -> None:
         """From here on run forwards over fixed buffers, and replay what `capture` has recorded of them.
 
-        A model that gets other logits that way goes on as before, with a warning.
+        A model whose logits are wrong that way goes on as before, with a warning.
         """
         plain = TreeCache(self.config.num_hidden_layers, _TRIAL_TOKENS)
         self.recorder = Recorder(capture, f"the model of family '{self.family}'")
@@ -117,7 +117,7 @@ class LanguageModel:
             return self.forward(tokens[part], positions[part], cache, None).logits
 
         if not replays_truly(run, plain, fixed, self.decoding_rounding):
-            self.recorder.refuse("its logits are others when it is replayed behind a longer text")
+            self.recorder.refuse("its logits are wrong when it is replayed after a longer text")
             self.recorder = None
 
     def new_cache(self, capacity: int) -> TreeCache:

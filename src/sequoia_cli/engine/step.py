@@ -1,4 +1,4 @@
-"""What one decoding step brought and what it cost."""
+"""The result of one decoding step, and the time it took."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PREFILL, DRAFT, TARGET, VERIFY, OTHER = "prefill", "draft", "target", "verify", 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: a target forward, what it brought, and what it cost.
+    """One step: a target forward, its tokens, and its times.
 
     `tokens` are the new tokens, cut at an end-of-text id or the budget. `path` has the accepted nodes, root
     first, `ranks` their ranks among their siblings, the root's left out; `size` and `depth` are those of the
     step's tree, which shrinks near the end of the budget or context. With several drafts that is the merged
     tree. `seconds` has the time of each stage: draft, target, verify, other, and in the first step prefill;
-    `level_seconds` has the draft's by level, `level_widths` the nodes expanded there, one draft's levels
-    behind another's. `finish` is set on the last step.
+    `level_seconds` has the draft's by level, `level_widths` the nodes run there; the levels of several drafts
+    follow each other. `finish` is set on the last step.
     """
 
     tokens: tuple[int, ...]
@@ -43,8 +43,8 @@ class Step:
 class Stopwatch:
     """Seconds of a step's stages, lap by lap.
 
-    An accelerator works through a queue. There laps end at marks in the queue, which are read once the host
-    has waited for results anyway: a wait for each lap would cost what the queue is for.
+    An accelerator works through a queue. There laps end at events in the queue, which are read when the host
+    has waited for results anyway: waiting at each lap would keep the queue empty.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -54,16 +54,16 @@ class Stopwatch:
         self._queued = [("", self._mark())] if device.type == "cuda" else []
 
     def lap(self, stage: str) -> None:
-        """What was done since the lap before belongs to `stage`."""
+        """The time since the lap before belongs to `stage`."""
         if self._queued:
             self._queued.append((stage, self._mark()))
         else:
             self._laps.append((stage, self._since()))
 
     def awaited(self, stage: str) -> None:
-        """The same, where the host has just waited for all that was queued: from here on its clock counts.
+        """The same where the host has just waited for everything in the queue, so that its own clock counts.
 
-        What no mark accounts for, as where the queue was empty, belongs to `stage`.
+        Time that no event accounts for, as where the queue was empty, belongs to `stage`.
         """
         seconds = self._since()
         for (_, start), (marked, end) in itertools.pairwise(self._queued):
@@ -73,7 +73,7 @@ class Stopwatch:
         self._laps.append((stage, max(0.0, seconds)))
 
     def seconds(self, stage: str) -> tuple[float, ...]:
-        """Those of each lap of `stage`, in order. Laps behind the last `awaited` may be of the host alone."""
+        """Seconds of each lap of `stage`, in order. Laps after the last `awaited` may be of the host only."""
         return tuple(seconds for named, seconds in self._laps if named == stage)
 
     def _since(self) -> float:

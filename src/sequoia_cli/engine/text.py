@@ -19,7 +19,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 #: Ids kept as context when older ones are dropped. Far more than the few that decoders look back on.
 _CONTEXT = 16
 
-#: Cleaning up spaces rewrites a space by what follows it, at most this far behind the end of the text.
+#: Cleaning up spaces can change a space by what follows it, at most this far back from the end.
 _CLEAN_UP_REACH = 8
 
 _CLEANED_UP = re.compile("[ ']")

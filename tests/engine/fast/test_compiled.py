@@ -111,7 +111,7 @@ def test_a_damaged_package_is_made_anew(twins):
         package.write_bytes(package.read_bytes()[:1000])
     said = []
     assert quick.compile(said.append)
-    assert "is damaged and made anew" in said[0]
+    assert "is damaged and made again" in said[0]
     assert said[1:] == ["compiling the layers for this processor (once; about half a minute)"]
 
 
@@ -166,7 +166,7 @@ def test_a_package_that_gives_other_states_is_not_used(compiler, monkeypatch):
     monkeypatch.setattr(compiled, "_kind", lambda block: "wrong")
     model, said = fast("llama"), []
     assert not model.compile(said.append)
-    assert said[-1] == "a compiled layer gives other states than it should: it is not used"
+    assert said[-1] == "a compiled layer returns wrong states: it is not used"
     assert not any(block.compiled for block in blocks(model))
 
 

@@ -146,6 +146,17 @@ def test_a_forward_that_was_run_twice_runs_no_more_python(no_refusal):
     assert len(calls) == fixed.config.num_hidden_layers  # the prompt's
 
 
+def test_only_the_latest_forwards_are_kept_and_texts_stay_the_targets_own(monkeypatch, no_refusal):
+    monkeypatch.setattr(fixed_cache, "MOST_FORWARDS", 2)
+    target = tiny_model("llama")
+    model = LanguageModel(target)
+    model.fix_buffers(recorded)
+    decoder = Decoder(model, [IndependentDraft(LanguageModel(near(target, 0.02)), 64)], TREE)
+    for count in (40, 20):
+        assert new_ids(decoder, count=count) == own_greedy(target, count=count)
+    assert len(model.new_cache(8).rows._forwards) == 2
+
+
 def test_what_a_replay_gave_is_not_overwritten_by_the_next(no_refusal):
     _, fixed = twins("llama", torch.float32, recorded)
     cache, logits = fixed.new_cache(8), []
@@ -177,7 +188,7 @@ def test_a_model_whose_length_is_recorded_is_not_replayed(monkeypatch):
         return right(tokens, positions * 0 + cache.get_seq_length(), cache, mask, hidden, keep)
 
     monkeypatch.setattr(model, "_run", by_the_length)
-    with pytest.warns(RuntimeWarning, match="others when it is replayed"):
+    with pytest.warns(RuntimeWarning, match="wrong when it is replayed"):
         model.fix_buffers(recorded)
     assert not isinstance(model.new_cache(8), FixedCache)
 

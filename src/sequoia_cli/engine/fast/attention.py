@@ -1,4 +1,4 @@
-"""Attention over the rows of the cache as they lie there, without a copy of them per head."""
+"""Attention over the rows of the cache in place, without a copy for each query head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 #: The name under which transformers finds this attention.
 NAME = "sequoia"
-#: What models say when they call an attention function and this one has no argument for.
+#: Arguments of some models that this attention does not support.
 _FOREIGN = ("softcap", "position_bias", "s_aux", "head_mask")
 
 
@@ -52,8 +52,8 @@ def folded(mask: Tensor, shared: int) -> Tensor:
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """(texts, rows, heads, width) of queries (texts, heads, rows, width) over keys and values of fewer heads.
 
-    `mask` is `folded`. The queries that share keys stand below each other, so that a kernel goes through the
-    keys once.
+    `mask` is `folded`. The queries that share keys are joined along the rows, so that a kernel reads the keys
+    once.
     """
     texts, heads, rows, width = query.shape
     below = query.reshape(texts, key.shape[1], -1, width)

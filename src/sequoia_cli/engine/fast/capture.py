@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Of no arguments: it reads tensors that stay where they are, and what it gives may lie where it last did.
+#: Takes no arguments: reads tensors at fixed addresses and may overwrite its previous outputs.
 Function = Callable[[], tuple[Tensor, ...]]
 
-#: From such a function, one that does the same again. Raises `RuntimeError` for one that cannot be recorded.
+#: Records such a function: returns one that repeats it. Raises `RuntimeError` where it cannot be recorded.
 Capture = Callable[[Function], Function]
 
 
 def cuda_graphs(device: torch.device) -> Capture:
     """Recording by CUDA graphs.
 
-    They share their memory. What one leaves there between its replays another may overwrite, so results are
-    to be copied at once.
+    All graphs share one memory pool. A replay may overwrite the results of other graphs, so they have to be
+    copied at once.
     """
     pool: Any = None
 
@@ -34,9 +34,14 @@ def cuda_graphs(device: torch.device) -> Capture:
             with torch.cuda.stream(side):
                 function()
             torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                results = function()
+            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+            try:
+                with torch.cuda.graph(graph, pool=pool):
+                    results = function()
+            except BaseException:
+                # After a capture that fails, torch leaves the stream of the capture current.
+                torch.cuda.set_stream(stream)
+                raise
 
         def replay() -> tuple[Tensor, ...]:
             graph.replay()
@@ -48,7 +53,7 @@ def cuda_graphs(device: torch.device) -> Capture:
 
 
 class Recorder:
-    """Records a model's functions; once one is refused, it says so and leaves them all as they are."""
+    """Records a model's functions. After the first refusal it warns, and returns functions unrecorded."""
 
     def __init__(self, capture: Capture, name: str) -> None:
         self._capture, self._name = capture, name
@@ -77,8 +82,8 @@ class Recorder:
 class Buffered:
     """A function of tensors of one shape, run over buffers that they are copied into.
 
-    It runs as it is at first, which warms it up, and recorded when it comes again: much comes only once, as
-    the last trees of a text do, and recording costs as much as several runs. Results are copies.
+    The first call runs eagerly (warm-up); the second records. Many shapes occur only once, such as the last
+    trees of a text, and recording costs as much as several runs. Results are copies.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Decoder layers compiled by torch's own compiler, ahead of time, for this processor.
 
-What is started between a layer's products costs as much as half of them. Compiled, a layer is one call: its
-norms, rotation and activation are fused, and no Python runs between them but the products' calls. `FastBlock`
-is the slow twin. A package serves all layers of one shape, takes half a minute to make, and is kept.
+Launching the operations between a layer's products costs half as much as the products. Compiled, a layer is
+one call: its norms, rotation and activation are fused, and no Python runs between them. `FastBlock` is the
+slow twin. One package serves all layers of one shape; it takes half a minute to make, and is kept.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _FLAGS = ("CXX", "CXXFLAGS", "CPPFLAGS", "CFLAGS", "LDFLAGS", "ATEN_CPU_CAPABILI
 
 
 def compile_blocks(model: nn.Module, announce: Callable[[str], None]) -> bool:
-    """Let the blocks of a model on the CPU run compiled, where that pays; returns whether they do.
+    """Let the blocks of a model on the CPU run compiled where that pays; returns whether some do.
 
-    `announce` is told what takes long, and why it could not be done: without a C++ compiler, mostly. What is
-    not compiled runs as before.
+    `announce` gets a message before what takes long, and the reason where compiling fails, mostly
+    that there is no C++ compiler. Blocks that are not compiled run as before.
     """
     define_products()
     blocks = [block for block in model.modules() if isinstance(block, FastBlock) and _can_be(block)]
@@ -109,7 +109,7 @@ def _compiled(block: FastBlock, kind: str, announce: Callable[[str], None]) -> C
                 require_own(place)
                 if not is_damaged(place):
                     return _loaded(place)
-                announce(f"{place} is damaged and made anew")
+                announce(f"{place} is damaged and made again")
             announce("compiling the layers for this processor (once; about half a minute)")
             _make(block, place)
             return _loaded(place)
@@ -125,11 +125,11 @@ def _compiled(block: FastBlock, kind: str, announce: Callable[[str], None]) -> C
 
 
 def _works(block: FastBlock, run: Compiled, announce: Callable[[str], None]) -> bool:
-    """Whether a loaded package runs, and gives what the block gives without it."""
+    """Whether a loaded package runs, and returns what the block returns without it."""
     try:
         if _gives_the_same(block, run):
             return True
-        announce("a compiled layer gives other states than it should: it is not used")
+        announce("a compiled layer returns wrong states: it is not used")
     except Exception as failure:  # a package of another machine or library may fail in any way
         if out_of_memory(failure):
             raise
@@ -142,13 +142,13 @@ def _works(block: FastBlock, run: Compiled, announce: Callable[[str], None]) -> 
 
 def _loaded(place: Path) -> Compiled:
     """The function in a package."""
-    # The public way to load it takes a second, nearly all of it for importing the compiler.
+    # torch's public loader takes a second, nearly all of it for importing the compiler.
     run: Compiled = torch._C._aoti.AOTIModelPackageLoader(str(place), "model", False, 1, -1).run
     return run
 
 
 def _make(block: FastBlock, place: Path) -> None:
-    """Compile into a file aside, which is then renamed: an interrupted attempt leaves nothing."""
+    """Compile into a temporary file, then rename it: an interrupted attempt leaves nothing."""
     rows, capacity, seen = 8, 64, 24
     dtype = products(block)[-1].operands[0].dtype
 
@@ -160,7 +160,7 @@ def _make(block: FastBlock, place: Path) -> None:
     turns = [zeros(1, rows, 1, block.width, dtype=wide) for _ in range(2)]
     cache = [zeros(1, block.keys, capacity, block.width) for _ in range(2)]
     mask = zeros(1, 1, rows * block.group, seen)
-    # The layout of a packed weight is nothing that can be traced; its shape is all that matters.
+    # A packed weight cannot be traced; only its shape matters.
     constants = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in block.constants]
     example = (states, *turns, *cache, mask, constants)
     any_number = torch.export.Dim.DYNAMIC
@@ -184,7 +184,7 @@ def _make(block: FastBlock, place: Path) -> None:
 
 @torch.inference_mode()
 def _gives_the_same(block: FastBlock, run: Compiled) -> bool:
-    """Compare compiled and not compiled."""
+    """Compare the compiled layer with the same layer uncompiled."""
     dtype = products(block)[-1].operands[0].dtype
     block.compiled = None
     states, expected = trial_outputs(block, dtype)

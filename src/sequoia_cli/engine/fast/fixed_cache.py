@@ -1,9 +1,9 @@
-"""Cache rows that never move, so that what was recorded over them holds for the next text too."""
+"""Cache rows at fixed addresses, so that recorded forwards can be replayed for the next text too."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,13 +13,16 @@ from transformers.cache_utils import Cache
 
 from sequoia_cli.engine.cache import TreeCache, TreeLayer
 
-#: A forward over fixed buffers attends to so many rows, or a multiple of it: one recording serves them all,
-#: and a short text does not pay for the whole capacity.
+#: A forward over fixed buffers attends to a multiple of this many rows: one recording serves all lengths of a
+#: bucket, and a short text does not pay for the whole capacity.
 BUCKET = 256
 
+#: Forwards kept at most. Each holds its logits and its mask: 65 MB for 128 nodes and 128,000 ids.
+MOST_FORWARDS = 24
 
-class Place:
-    """Where the forward that now runs writes, `slots` (rows,) on the device, and how many rows it `sees`."""
+
+class WriteSlots:
+    """The rows that the current forward writes, `slots` (rows,) on the device, and how many it `sees`."""
 
     def __init__(self) -> None:
         self.slots: Tensor | None = None
@@ -36,15 +39,15 @@ class Place:
 
 
 class FixedLayer(TreeLayer):
-    """A layer whose forward over fixed buffers has no number in it that the next one could have otherwise.
+    """A cache layer for recorded forwards: nothing that differs between steps is baked into the recording.
 
-    Such a forward leaves `length` alone: what is replayed runs no Python.
+    Such a forward does not change `length`, since a replay runs no Python.
     """
 
-    def __init__(self, capacity: int, place: Place) -> None:
+    def __init__(self, capacity: int, write_slots: WriteSlots) -> None:
         super().__init__(capacity)
         self.first_rows = capacity  # which never move
-        self._place = place
+        self._write = write_slots
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate zeros: masked rows have weight 0, and 0 times what memory held may be no number."""
@@ -56,7 +59,7 @@ class FixedLayer(TreeLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write the new rows to their slots; returns views of all rows that the forward sees."""
-        slots, sees = self._place.slots, self._place.sees
+        slots, sees = self._write.slots, self._write.sees
         if slots is None:
             return super().update(key_states, value_states)
         if not self.is_initialized:
@@ -67,15 +70,26 @@ class FixedLayer(TreeLayer):
 
 
 class FixedRows:
-    """The rows of one text after another, and the forwards over them."""
+    """Rows that hold one text after another, and the forwards over them, of which the latest are kept."""
 
     def __init__(self, layers: int, capacity: int) -> None:
-        self.capacity, self.place = capacity, Place()
-        self.layers = [FixedLayer(capacity, self.place) for _ in range(layers)]
+        self.capacity, self.write_slots = capacity, WriteSlots()
+        self.layers = [FixedLayer(capacity, self.write_slots) for _ in range(layers)]
         #: What a forward takes for its cache. Not a text's own: what was recorded outlives that.
         self.inner = Cache(layers=self.layers)
-        self.forwards: dict[Hashable, Any] = {}
+        self._forwards: dict[Hashable, Any] = {}
         self.chain_masks: dict[int, Any] = {}
+
+    def forward(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` returned for this key, made if it is not kept. Beyond `MOST_FORWARDS` the one that was
+        used longest ago is dropped."""
+        found = self._forwards.pop(key, None)
+        if found is None:
+            found = make()
+            while len(self._forwards) >= MOST_FORWARDS:
+                del self._forwards[next(iter(self._forwards))]
+        self._forwards[key] = found
+        return found
 
 
 class FixedCache(TreeCache):

@@ -1,4 +1,4 @@
-"""A forward over fixed buffers: what differs from step to step is copied into them before it runs."""
+"""A forward over fixed buffers: inputs that differ between steps are copied into them before it runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from sequoia_cli.engine.fast.capture import Buffered, Recorder
-from sequoia_cli.engine.fast.fixed_cache import FixedCache, Place
+from sequoia_cli.engine.fast.fixed_cache import FixedCache, WriteSlots
 from sequoia_cli.engine.masks import MaskArgument
 
-#: From the inputs (rows, ...) and a mask, results (rows, ...). It may look at nothing else that changes.
+#: Inputs (rows, ...) and a mask -> results (rows, ...). It may read nothing else that changes between steps.
 Forward = Callable[..., tuple[Tensor, ...]]
 
 
@@ -21,13 +21,13 @@ class FixedMasks(Protocol):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What the argument consists of: nothing named for a single mask."""
+        """The names of the masks in the argument; none for a single mask."""
 
     def buffers(self, columns: int) -> MaskArgument:
         """The mask argument for `columns` cache rows, not filled in."""
 
     def fill(self, buffers: MaskArgument, length: int) -> None:
-        """Fill in the mask for a forward after which `length` rows are in use; no row behind is allowed."""
+        """Fill in the mask for a forward after which `length` rows are in use; later rows are masked."""
 
 
 def run_fixed(
@@ -38,9 +38,9 @@ def run_fixed(
     name: str,
     forward: Callable[[], Forward],
 ) -> tuple[Tensor, ...]:
-    """Run a model's forward over (rows, ...) of `inputs` behind what `cache` holds, and add their rows to it.
+    """Run a model's forward over (rows, ...) of `inputs` after what `cache` holds, and add their rows to it.
 
-    `forward` is asked for one where none of this `name`, size and kind of masks was run before.
+    `forward` makes one where none of this `name`, size and kind of masks is kept.
     """
     count = len(inputs[0])
     length = cache.length + count
@@ -48,35 +48,36 @@ def run_fixed(
         raise ValueError(f"{length} rows do not fit into a cache of {cache.capacity}")
     sees = cache.seen(length)
     key = name, count, sees, masks.kinds
-    forwards = cache.rows.forwards
     slots = torch.arange(cache.length, length, device=inputs[0].device)
-    if key not in forwards:
+
+    def make() -> tuple[Buffered, MaskArgument]:
         mask = masks.buffers(sees)
-        function = _placed(forward(), cache.rows.place, sees, mask)
-        forwards[key] = Buffered(function, recorder, (slots, *inputs)), mask
-    function, mask = forwards[key]
+        function = _placed(forward(), cache.rows.write_slots, sees, mask)
+        return Buffered(function, recorder, (slots, *inputs)), mask
+
+    function, mask = cache.rows.forward(key, make)
     masks.fill(mask, length)
     results: tuple[Tensor, ...] = function(slots, *inputs)
     cache.advance(count)
     return results
 
 
-def _placed(forward: Forward, place: Place, sees: int, mask: MaskArgument) -> Forward:
-    """The forward as a function of the slots its rows go to, and its inputs."""
+def _placed(forward: Forward, write_slots: WriteSlots, sees: int, mask: MaskArgument) -> Forward:
+    """The forward as a function of its inputs and of the slots that its rows are written to."""
 
     def run(slots: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        with place.at(slots, sees):
+        with write_slots.at(slots, sees):
             return forward(*inputs, mask)
 
     return run
 
 
 def replays_truly(run: Callable[[Any, int, int], Tensor], plain: Any, fixed: Any, tolerance: float) -> bool:
-    """Whether a forward that was recorded is right where it is replayed.
+    """Whether a recorded forward is right when it is replayed after a longer text.
 
-    `run(cache, first, rows)` gives the logits of that many rows behind the `first`. What a model computes on
-    the host, from the length of the cache say, is recorded as it was and wrong everywhere else. The second
-    run records, the third is the first at another place.
+    `run(cache, first, rows)` returns the logits of `rows` rows after the first `first`. A number that a model
+    computes on the host, such as one from the length of the cache, is recorded, and wrong at other lengths.
+    The second run records; the third is the first replay at another length.
     """
     for first in (0, 2, 4):
         expected, found = run(plain, first, 2).double(), run(fixed, first, 2).double()

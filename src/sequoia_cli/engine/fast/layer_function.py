@@ -1,4 +1,4 @@
-"""A `FastBlock` as a function of tensors alone, for a compiler that takes nothing else."""
+"""A `FastBlock` as a function of tensors only, as the compiler needs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ops: Any = torch.ops  # which has no types
 
 @functools.cache
 def define_products() -> torch.library.Library:
-    """The products as operators of their own, which the compiler calls and does not look into."""
+    """Register the products as operators, which the compiler calls without compiling them."""
     library = torch.library.Library("sequoia", "DEF")
     operands = "Tensor weight, Tensor? bias"
     library.define(f"product(Tensor inputs, {operands}) -> Tensor")
@@ -38,13 +38,13 @@ def define_products() -> torch.library.Library:
 
 
 class LayerFunction(nn.Module):
-    """A `FastBlock` over the whole buffers of the cache, as a function of tensors alone."""
+    """A `FastBlock` over the whole buffers of the cache, as a function of tensors only."""
 
     def __init__(self, block: FastBlock) -> None:
         super().__init__()
         self.queries, self.keys, self.width, self.scale = block.queries, block.keys, block.width, block.scale
         self.activation = block.activation
-        # As its dtype has it: some checkpoints tell it so, and others as it was written.
+        # Rounded to the norm's dtype, as the module itself does.
         self.eps = [float(norm.weight.new_tensor(norm.eps)) for norm in norms(block)]
         self.present = [[operand is not None for operand in part.operands] for part in products(block)]
 
@@ -58,7 +58,7 @@ class LayerFunction(nn.Module):
         mask: Tensor,
         constants: list[Tensor],
     ) -> Tensor:
-        """(1, rows, hidden) in and out; `keys` and `values` get the new rows as the last that `mask` has."""
+        """(1, rows, hidden) in and out; the new rows of `keys` and `values` are the last ones of `mask`."""
         before_attention, before_mlp, *rest = constants
         into_attention, out_of_attention, into_mlp, out_of_mlp = self._operands(rest)
         texts, rows, _ = states.shape
@@ -94,6 +94,6 @@ def norms(block: FastBlock) -> tuple[Any, Any]:
 
 
 def products(block: FastBlock) -> tuple[FastLinear, ...]:
-    """Of a block whose weights are not rounded."""
+    """The products of a block whose weights are not rounded."""
     parts = block.into_attention, block.out_of_attention, block.into_mlp, block.out_of_mlp
     return cast("tuple[FastLinear, ...]", parts)

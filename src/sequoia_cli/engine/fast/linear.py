@@ -1,4 +1,4 @@
-"""Linear layers with their weights laid out for the processor, and those of one input run as one."""
+"""Linear layers with weights laid out for the processor; layers over one input run as one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ops: Any = torch.ops  # which has no types
 
 
 class FastLinear(nn.Module):
-    """A layer with its matrix prepared: laid out for the processor where that makes the product faster."""
+    """A linear layer whose weight is laid out for the processor where that makes the product faster."""
 
     def __init__(self, matrix: Matrix) -> None:
         super().__init__()
@@ -30,11 +30,11 @@ class FastLinear(nn.Module):
         return product(inputs, *self.operands)
 
     def onto(self, states: Tensor, inputs: Tensor) -> Tensor:
-        """`states` (..., outputs) plus what `forward` gives, rounded once where that is possible."""
+        """`states` (..., outputs) plus the result of `forward`, rounded once where that is possible."""
         return product_onto(states, inputs, *self.operands)
 
 
-#: What a layer comes to once it is prepared.
+#: A prepared linear layer.
 AnyLinear = FastLinear | IntegerLinear
 
 
@@ -48,7 +48,7 @@ Operands = tuple[Tensor, Tensor | None]
 
 
 def product(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What `FastLinear` gives, by its `operands`."""
+    """The result of a `FastLinear` with these `operands`."""
     return multiply(inputs, weight, bias)
 
 
@@ -61,7 +61,7 @@ def product_onto(states: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | 
 
 
 class Siblings:
-    """Layers that a module applies to one input, one after the other: the first runs them all."""
+    """Layers that a module applies to one input one after the other: the first call runs them all."""
 
     def __init__(self, matrices: Sequence[AnyMatrix]) -> None:
         self.product = prepared(stacked(matrices))

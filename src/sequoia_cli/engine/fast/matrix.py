@@ -1,4 +1,4 @@
-"""What a layer multiplies by, apart from the module it is kept in."""
+"""The matrix of a linear layer, whichever module holds it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AnyMatrix = Matrix | IntegerLinear
 
 
 def matrix_of(module: nn.Module) -> AnyMatrix | None:
-    """The matrix of a layer that is a product with it and nothing else; None for any other module."""
+    """The matrix of a layer that only multiplies by it; None for any other module."""
     if isinstance(module, IntegerLinear):
         return module
     if type(module) not in (nn.Linear, Conv1D):
@@ -38,7 +38,7 @@ def matrix_of(module: nn.Module) -> AnyMatrix | None:
 
 
 def matrix_named(parent: nn.Module, name: str) -> AnyMatrix:
-    """That of a layer which is known to be a product."""
+    """The matrix of a submodule that is known to be a linear layer."""
     matrix = matrix_of(parent.get_submodule(name))
     assert matrix is not None
     return matrix

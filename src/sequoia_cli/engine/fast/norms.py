@@ -1,4 +1,4 @@
-"""RMS norms in few operations: most of what a norm costs is starting its kernels."""
+"""RMS norms in few operations: most of the cost of a norm is launching its kernels."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ class FastNorm(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         if states.is_cuda:  # one kernel there
             return rms_norm(states.to(self._wide), (self.width,), self.weight, self.eps).to(states.dtype)
-        # There is no kernel for it here, but one for layer norms, and beside its negative a row has mean 0.
+        # The CPU has a fused layer norm but no fused RMS norm. A row joined with its negative has mean 0, so
+        # that its layer norm is the RMS norm.
         both = torch.cat((states, -states), -1)
         return layer_norm(both, (2 * self.width,), self._doubled, None, self.eps)[..., : self.width]
 
 
 @torch.inference_mode()
 def fast_norm(module: nn.Module) -> FastNorm | None:
-    """The same norm for a module that is one; None for any other. Its name says what to try, not what it is.
+    """The equivalent `FastNorm` of a module; None if it is no RMS norm.
 
-    Families differ in where they round and in whether the weight is meant as itself or as 1 + itself.
+    The class name only says what to try: families differ in where they round, and in whether they multiply by
+    the weight or by 1 + the weight. The result is compared with the module.
     """
     weight = getattr(module, "weight", None)
     if "RMSNorm" not in type(module).__name__ or not isinstance(weight, Tensor) or weight.ndim != 1:

@@ -1,4 +1,4 @@
-"""Where compiled packages may be loaded from: whose they are, and where their libraries can be unpacked."""
+"""Where compiled packages may be loaded from: their owner, and a folder to unpack their libraries into."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: What torch's loader asks, in this order, for a folder to unpack into; it takes /tmp where none is set.
+#: Variables that torch's loader reads, in this order, for a folder to unpack into; /tmp where none is set.
 _NAMED = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
 
 
@@ -111,7 +111,7 @@ def make_folder(folder: Path) -> None:
 
 
 def is_damaged(place: Path) -> bool:
-    """Whether a package was cut short or changed. What else may be wrong, making it anew does not mend."""
+    """Whether a package was cut short or changed. Other faults would not go away if it were made again."""
     try:
         with zipfile.ZipFile(place) as package:
             return package.testzip() is not None

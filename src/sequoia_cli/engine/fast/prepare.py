@@ -1,4 +1,4 @@
-"""A loaded model made fast in place, once, by what its modules are and not by its family."""
+"""Prepares a loaded model for speed, in place and once, by what its modules compute and not by its family."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sequoia_cli.engine.fast.recognise import Call, fast_block
 
 @torch.inference_mode()
 def make_fast(model: nn.Module, arguments: Mapping[str, Any] | None = None) -> None:
-    """Prepare norms, linear layers and attention of `model`. What is not recognised stays as it is.
+    """Prepare norms, linear layers and attention of `model`; modules that are not recognised stay.
 
     A causal language model is run with the `arguments` of a call, to see what its layers compute and which
-    share an input; of any other module each layer stands alone.
+    share an input. In any other module each layer is prepared alone.
     """
     for parent, name, module in _children(model):
         if (norm := fast_norm(module)) is not None:
@@ -51,7 +51,7 @@ def _children(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
 def _make_blocks(model: nn.Module, arguments: Mapping[str, Any]) -> None:
     """Replace the forward of each decoder layer of the plan that `fast_block` knows.
 
-    The layer itself stays, for those who look for it by its class; its parts are gone.
+    The layer itself stays, for code that looks for it by its class; its parts are removed.
     """
     calls: dict[nn.Module, Call] = {}
 
@@ -69,14 +69,14 @@ def _make_blocks(model: nn.Module, arguments: Mapping[str, Any]) -> None:
             layer.forward = block.forward
 
 
-#: (parent, name) of layers that are run on the same input, in the order in which they are.
+#: (parent, name) of layers that run on the same input, in their order.
 _Group = list[tuple[nn.Module, str]]
 
 
 def _siblings(model: nn.Module, arguments: Mapping[str, Any]) -> list[_Group]:
-    """All linear layers, those together that a module applies to one input one after the other.
+    """All linear layers, grouped where a module applies several to one input one after the other.
 
-    Not those whose weights another module reads: it would not find them any more.
+    Layers whose weights another module reads are left out: it would not find them any more.
     """
     places = {child: (parent, name) for parent, name, child in _children(model) if matrix_of(child)}
     groups: list[_Group] = []
@@ -97,7 +97,7 @@ def _siblings(model: nn.Module, arguments: Mapping[str, Any]) -> list[_Group]:
         _run_with([module.register_forward_pre_hook(note) for module in places], model, arguments)
 
     def movable(module: nn.Module) -> bool:
-        # One that is run more than once in a forward has no one place.
+        # A layer that runs more than once in a forward belongs to no single group.
         return calls[module] == 1 and module not in read
 
     return [group for group in groups if all(movable(getattr(parent, name)) for parent, name in group)]
@@ -105,7 +105,7 @@ def _siblings(model: nn.Module, arguments: Mapping[str, Any]) -> list[_Group]:
 
 @contextmanager
 def _weights_watched(modules: Iterable[nn.Module]) -> Iterator[set[nn.Module]]:
-    """Notes which of the modules have a weight read from outside of their own forward."""
+    """Collects the modules whose weights are read outside their own forward."""
     kinds = {module: type(module) for module in modules}
     running: set[nn.Module] = set()
     read: set[nn.Module] = set()
@@ -136,7 +136,7 @@ def _weights_watched(modules: Iterable[nn.Module]) -> Iterator[set[nn.Module]]:
 
 
 def _run_with(hooks: Sequence[RemovableHandle], model: nn.Module, arguments: Mapping[str, Any]) -> None:
-    """Run the model once, and take the hooks away again."""
+    """Run the model once, then remove the hooks."""
     try:
         model(**arguments)
     finally:

@@ -1,4 +1,4 @@
-"""Which decoder layers are of the plan that `FastBlock` knows: by their parts, and by what they give."""
+"""Recognises decoder layers that `FastBlock` can replace, by their parts and by their output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MLP = ("gate_proj", "up_proj", "down_proj")
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer as its model made it, and what came out."""
+    """One call of a layer as its model made it, with its output."""
 
     arguments: tuple[Any, ...]
     named: Mapping[str, Any]
@@ -26,7 +26,7 @@ class Call:
 
 
 def fast_block(layer: nn.Module, shared: Shared, call: Call) -> FastBlock | None:
-    """A layer made fast; None for one of another plan: by its parts, and by what it gives for `call`."""
+    """The `FastBlock` of a layer; None where its parts, or its output for `call`, are others."""
     parts = dict(layer.named_children())
     if set(parts) != {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}:
         return None
@@ -46,7 +46,7 @@ def fast_block(layer: nn.Module, shared: Shared, call: Call) -> FastBlock | None
 
 
 def _reads_positions(layer: nn.Module, call: Call) -> bool:
-    """Whether a layer makes more of positions than rotations, as a scale that grows far into a text."""
+    """Whether a layer uses positions beyond rotations, such as a scale that grows with the position."""
     positions = call.named.get("position_ids")
     if positions is None:
         return False
@@ -55,7 +55,7 @@ def _reads_positions(layer: nn.Module, call: Call) -> bool:
 
 
 def _parts(layer: nn.Module) -> Parts:
-    """Of a layer that has them by name."""
+    """The parts of a layer, found by name."""
     attention: Any = layer.get_submodule("self_attn")
     mlp = layer.get_submodule("mlp")
     queries, keys, values, out = (matrix_named(attention, name) for name in _ATTENTION)

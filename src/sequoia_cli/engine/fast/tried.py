@@ -19,7 +19,7 @@ _FAR = 1 << 17
 def trial_texts(vocabulary: int, context_limit: int) -> tuple[Tensor, Tensor]:
     """Ids and positions (texts, tokens) at both ends of the context.
 
-    At random: behind a row of control tokens a real model's bfloat16 logits are off by 0.8 anyway.
+    Random ids: after a run of control tokens a real model's bfloat16 logits are off by 0.8 anyway.
     """
     tokens = min(_TOKENS, context_limit)
     last = min(context_limit, _FAR) - tokens
@@ -35,8 +35,8 @@ def changed_by(
 ) -> float:
     """How far the logits of `trial_texts` move, relative to how far they spread.
 
-    Of each place the median text counts: where two experts are nearly tied, rounding sends one to the other.
-    Texts whose logits were not finite before do not count. NaN where that leaves none at one of the places.
+    At each place the median of the texts counts, since rounding can switch between two experts that are
+    nearly tied. Texts whose logits were not finite before are left out; NaN if none is left at a place.
     """
     before = model(**arguments).logits.double()
     change(model, arguments)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sequoia_cli.engine.loading.checkpoint import Checkpoint, describe, tokenizer_of
 from sequoia_cli.engine.loading.drafts import DraftFolder, LoadedDraft, describe_draft
-from sequoia_cli.engine.loading.ending import end_of_text_ids
+from sequoia_cli.engine.loading.end_of_text import end_of_text_ids
 from sequoia_cli.engine.loading.feature import describe_feature, is_feature_folder
 from sequoia_cli.engine.loading.sharing import lacks_embeddings
 from sequoia_cli.engine.loading.sources import Announce, Source, fetch_description, locate

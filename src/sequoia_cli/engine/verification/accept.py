@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
 from sequoia_cli.engine.finite import NotFinite, checked, not_finite
 from sequoia_cli.engine.grow import Grown
 from sequoia_cli.engine.merge import Merged, merge, unmerged
 from sequoia_cli.engine.step import VERIFY, Stopwatch
 from sequoia_cli.engine.target import Output, TargetText
 from sequoia_cli.engine.upload import upload
-from sequoia_cli.engine.verification.at_once import read_verdict
 from sequoia_cli.engine.verification.walk import Verdict, verify_greedy, verify_matching
 
 if TYPE_CHECKING:
     from sequoia_cli.engine.decode import Decoder
-
-#: Logits that are verified at once: that takes about ten times their memory, in float32.
-_AT_ONCE = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class Drafted:
     def of(cls, grown: Sequence[Grown], root: int, device: torch.device) -> Drafted:
         """The trees of all drafts as one; without drafts, the root alone."""
         if not grown:
-            return cls(TokenTree((-1,)), torch.full((1,), root, dtype=torch.long, device=device), (), None)
+            return cls(ROOT_ONLY, torch.full((1,), root, dtype=torch.long, device=device), (), None)
         if len(grown) == 1:
             return cls(grown[0].tree, grown[0].tokens, grown, None)
         # To merge trees the host reads their tokens, here and now.
@@ -65,22 +61,24 @@ def accept(
     for a node that the walk reaches.
     """
     grown, tree = drafted.grown, drafted.tree
+    ids: Sequence[int]
     if decoder.sampling.greedy and decoder.distribution is None:
         best = logits.max(-1)  # argmax is slower; NaN is the largest
         queued = torch.stack((drafted.tokens, best.indices.where(best.values.isfinite(), -1)))
         watch.lap(VERIFY)
         ids, chosen = _read(queued, grown)
         verdict = verify_greedy(tree, ids, chosen)
-    elif decoder.judges_at_once and drafted.merged is None and logits.numel() <= _AT_ONCE:
+    elif decoder.walks_on_device and drafted.merged is None:
         vocabulary = logits.shape[-1]
         probs = grown[0].all_probs(vocabulary) if grown else logits.new_empty(0, vocabulary)
-        judge = decoder.judge(tree)
-        queued = judge(logits, probs, drafted.tokens, upload(uniforms[: tree.size + 1], logits.device))
+        device_walk = decoder.device_walk(tree)
+        numbers = upload(uniforms[: tree.size + 1], logits.device)
+        queued = device_walk(logits, probs, drafted.tokens, numbers)
         watch.lap(VERIFY)
-        judged = _read(queued, grown)
-        ids, verdict = [row[0] for row in judged], read_verdict(judged)
+        (found,) = _read(queued[None], grown)
+        ids, verdict = device_walk.read(found)
     else:
-        # Node after node: no other rule is judged at once, and a merged tree is of one step alone.
+        # Node after node: leaf-first verification needs the host, and a merged tree occurs in one step alone.
         (ids,) = _read(drafted.tokens[None], grown)
         verdict = walk(decoder, drafted, ids, text, lambda node: logits[node], uniforms)
     watch.awaited(VERIFY)

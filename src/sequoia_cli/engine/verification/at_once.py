@@ -1,11 +1,13 @@
-"""Verification on the device: every node is tested as if it were reached, so that the host reads only once.
+"""Verification on the device: the walk down the tree without the host, which reads only its result.
 
-The slow twin is `verify`, which looks only at the path, but waits for the device at every child.
+The slow twins are `verify` with each verifier's rule, which wait for the device at every child. Everything
+here works on several texts side by side: `texts` rows, of trees of one shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,112 +16,266 @@ from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draw import draw_rows
 from sequoia_cli.engine.fast.capture import Buffered, Recorder
 from sequoia_cli.engine.finite import NotFinite, finite_rows
+from sequoia_cli.engine.verification.k_sequential import HALVINGS
 from sequoia_cli.engine.verification.walk import Verdict
 from sequoia_cli.engine.warp import Sampling, probabilities
 
 
-class Families:
-    """The nodes of a tree that have children, those with most children first.
+class TreeTable:
+    """A tree as tensors.
 
-    `parents` (families,) are these nodes, `rows` their places among `TokenTree.expanded`, `eldest` their
-    first children; `having[k]` families have more than k children.
+    `children` (nodes, most) has the children of each node, 0 where there are no more, `counts` (nodes,) their
+    number, and `rows` (nodes,) the place of a node among those that have children. `most` is the largest
+    number of children by level, of levels that have some.
     """
 
     def __init__(self, tree: TokenTree, device: torch.device) -> None:
-        nodes = [node for level in tree.expanded for node in level]
-        order = sorted(range(len(nodes)), key=lambda row: -len(tree.children[nodes[row]]))
-        counts = [len(tree.children[nodes[row]]) for row in order]
-        self.having = [sum(count > rank for count in counts) for rank in range(max(counts, default=0))]
+        self.size = tree.size
+        self.most = [max(len(tree.children[node]) for node in level) for level in tree.expanded]
+        widest = max(self.most, default=1)
+        places: dict[int, int] = {}
+        for level in tree.expanded:
+            places |= {node: len(places) + place for place, node in enumerate(level)}
+        rows = [[*run, *[0] * (widest - len(run))] for run in tree.children]
+        self.children = torch.tensor(rows, dtype=torch.long, device=device)
+        self.counts = torch.tensor([len(run) for run in tree.children], device=device)
+        self.rows = torch.tensor([places.get(node, 0) for node in range(tree.size)], device=device)
 
-        def on_device(values: Sequence[int]) -> Tensor:
-            return torch.tensor(values, dtype=torch.long, device=device)
 
-        self.parents, self.rows = on_device([nodes[row] for row in order]), on_device(order)
-        self.eldest = on_device([tree.children[nodes[row]].start for row in order])
+class DeviceRule(Protocol):
+    """Tests the children of one node in each text, by the rule of a verifier (compare `walk.Rule`)."""
+
+    #: (texts,) residuals that had no mass left because of rounding.
+    fallbacks: Tensor
+
+    def accepts(self, token: Tensor, uniform: Tensor) -> Tensor:
+        """(texts,) booleans: whether the next child, (texts,) tokens, passes its test with these numbers."""
+
+    def reject(self, token: Tensor, where: Tensor) -> None:
+        """The child just tested was rejected in the texts `where`, (texts,) booleans."""
+
+    def residual(self, where: Tensor) -> Tensor:
+        """(texts, vocabulary): the distribution after the node once all children are rejected, as they are in
+        the texts `where`."""
+
+
+#: Makes the rule of a node from the target's and the draft's rows (texts, vocabulary), the number of children
+#: (texts,), and the number in [0, 1) of the node (texts,).
+MakeRule = Callable[[Tensor, Tensor, Tensor, Tensor], DeviceRule]
+
+
+class DeviceResidual:
+    """Sequoia's rule, without replacement (arXiv 2402.12374, Algorithm 2), or SpecInfer's, with it.
+
+    R and D are those of `ResidualRule`.
+    """
+
+    def __init__(self, target: Tensor, draft: Tensor, *, replacement: bool) -> None:
+        self._target, self._residual, self._draft = target, target, draft
+        self._replacement = replacement
+        self._without = target  # the rejected tokens
+        self._untried = torch.ones_like(draft)
+        self.fallbacks = torch.zeros(len(target), dtype=torch.long, device=target.device)
+
+    def accepts(self, token: Tensor, uniform: Tensor) -> Tensor:
+        """See `DeviceRule`."""
+        return uniform < _chance(self._residual, self._draft, token)
+
+    def reject(self, token: Tensor, where: Tensor) -> None:
+        """See `DeviceRule`."""
+        here, column = where[:, None], token[:, None]
+        rest = (self._residual - self._draft).clamp_(min=0)
+        emptied = ~(rest.sum(-1, keepdim=True) > 0)
+        self.fallbacks = self.fallbacks + (where & emptied[:, 0])
+        without = self._without.scatter(1, column, 0)
+        self._without = torch.where(here, without, self._without)
+        rest = torch.where(emptied, without, rest)
+        mass = rest.sum(-1, keepdim=True)
+        rest = torch.where(mass > 0, rest / mass, self._target)
+        self._residual = torch.where(here, rest, self._residual)
+        if self._replacement:
+            return
+        self._untried = torch.where(here, self._untried.scatter(1, column, 0), self._untried)
+        left = self._draft.scatter(1, column, 0)
+        left = torch.where(left.sum(-1, keepdim=True) > 0, left, self._untried)
+        self._draft = torch.where(here, left / left.sum(-1, keepdim=True), self._draft)
+
+    def residual(self, where: Tensor) -> Tensor:
+        """See `DeviceRule`."""
+        return self._residual
+
+
+class DeviceKSequential:
+    """SpecTr's rule (see `KSequential`), with the division factor by a fixed number of halvings."""
+
+    def __init__(self, target: Tensor, draft: Tensor, count: Tensor) -> None:
+        self._target, self._draft = target.double(), draft.double()
+        count = count.double()
+        shared = (target > 0) & (draft > 0)
+        wanted, offered = (torch.where(shared, part, 0) for part in (self._target, self._draft))
+
+        def lossless(factor: Tensor) -> Tensor:
+            each = torch.minimum(offered, wanted / factor[:, None]).sum(-1)
+            return 1 - (1 - each) ** count <= factor * each
+
+        low, high = torch.ones_like(count), count.clamp(min=1)
+        first = lossless(low)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            enough = lossless(middle)
+            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+        self._factor = torch.where(first, 1.0, high)[:, None]
+        kept = torch.minimum(self._draft, self._target / self._factor)
+        each = kept.sum(-1).clamp(max=1)
+        tries = torch.where(each > 0, (1 - (1 - each) ** count) / each, count)
+        self._accepted = kept * tries[:, None]
+        self.fallbacks = torch.zeros(len(target), dtype=torch.long, device=target.device)
+
+    def accepts(self, token: Tensor, uniform: Tensor) -> Tensor:
+        """See `DeviceRule`."""
+        return uniform < _chance(self._target / self._factor, self._draft, token)
+
+    def reject(self, token: Tensor, where: Tensor) -> None:
+        """The next child is tested as this one was."""
+
+    def residual(self, where: Tensor) -> Tensor:
+        """See `DeviceRule`."""
+        rest = (self._target - self._accepted).clamp_(min=0)
+        mass = rest.sum(-1, keepdim=True)
+        self.fallbacks = (where & ~(mass[:, 0] > 0)).long()
+        return torch.where(mass > 0, rest / mass, self._target)
+
+
+class DeviceMatch:
+    """The naive rule: a token drawn from the target, and the child that equals it (see `verify_matching`)."""
+
+    def __init__(self, target: Tensor, uniform: Tensor) -> None:
+        self._drawn, self._like = draw_rows(target, uniform.to(torch.float64)), target
+        self.fallbacks = torch.zeros_like(self._drawn)
+
+    def accepts(self, token: Tensor, uniform: Tensor) -> Tensor:
+        """See `DeviceRule`."""
+        return token == self._drawn
+
+    def reject(self, token: Tensor, where: Tensor) -> None:
+        """The other children are compared with the same token."""
+
+    def residual(self, where: Tensor) -> Tensor:
+        """All of the mass on the token that was drawn."""
+        return torch.zeros_like(self._like).scatter_(1, self._drawn[:, None], 1)
 
 
 @torch.inference_mode()
-def judge(families: Families, target: Tensor, draft: Tensor, tokens: Tensor, uniforms: Tensor) -> Tensor:
-    """What `read_verdict` reads: (nodes, 5) of token, accepted child or 0, token after the node, fallbacks,
-    and whether the node's row is finite.
+def walk_on_device(
+    tree: TreeTable,
+    make_rule: MakeRule,
+    target: Callable[[Tensor], Tensor],
+    draft: Callable[[Tensor], Tensor],
+    tokens: Tensor,
+    uniforms: Tensor,
+) -> Tensor:
+    """What `read_walk` reads, (texts, levels + 3).
 
-    `target` (nodes, vocabulary) has the target's probabilities after each node, `draft` those that the
-    children of the nodes of `TokenTree.expanded` were drawn from, level by level. `tokens` (nodes,) and
-    `uniforms` (nodes + 1,) are as in `verify`. (arXiv 2402.12374, Algorithm 2; R and D as in `ResidualRule`)
+    The accepted nodes after the root, then 0; the token after them; the fallbacks; and whether all rows on
+    the path are finite.
+
+    `target` and `draft` return the rows (texts, vocabulary) of nodes (texts,), the draft's only for nodes
+    with children. `tokens` (texts, nodes) and `uniforms` (texts, nodes + 1) are as in `verify`.
     """
-    parents, dtype = families.parents, torch.promote_types(target.dtype, draft.dtype)
-    target = target.to(dtype)
-    residual, offered = target[parents], draft[families.rows].to(dtype)
-    without, untried = residual.clone(), torch.ones_like(offered)
-    accepted, fallbacks = torch.zeros_like(parents), torch.zeros_like(parents)
-    for rank, count in enumerate(families.having):
-        child = families.eldest[:count] + rank
-        token = tokens[child][:, None]
-        passed = uniforms[child] < _chance(residual[:count], offered[:count], token)
-        waits = accepted[:count] == 0
-        accepted[:count] = torch.where(waits & passed, child, accepted[:count])
+    node = tokens.new_zeros(len(tokens))
+    stopped = torch.zeros_like(node, dtype=torch.bool)
+    fallbacks, finite, path = torch.zeros_like(node), ~stopped, []
+    last: Tensor | None = None
 
-        # Rejected. The residual of a family that has accepted a child is never used.
-        rest = (residual[:count] - offered[:count]).clamp_(min=0)
-        emptied = ~(rest.sum(-1, keepdim=True) > 0)
-        fallbacks[:count] += waits & ~passed & emptied[:, 0]
-        rest = torch.where(emptied, without[:count].scatter_(1, token, 0), rest)
-        mass = rest.sum(-1, keepdim=True)
-        residual[:count] = torch.where(mass > 0, rest / mass, target[parents[:count]])
+    def at(table: Tensor, nodes: Tensor) -> Tensor:
+        return table.gather(1, nodes[:, None])[:, 0]
 
-        more = sum(families.having[rank + 1 : rank + 2])
-        for part in (offered, untried):
-            part[:more].scatter_(1, token[:more], 0)
-        left = offered[:more]
-        left = torch.where(left.sum(-1, keepdim=True) > 0, left, untried[:more])
-        offered[:more] = left / left.sum(-1, keepdim=True)
+    for most in tree.most:
+        wanted = target(node)
+        finite = finite & (stopped | finite_rows(wanted))
+        has_children = tree.counts[node] > 0
+        offered = draft(node)
+        dtype = torch.promote_types(wanted.dtype, offered.dtype)
+        wanted = wanted.to(dtype)
+        offered = torch.where(has_children[:, None], offered.to(dtype), wanted)
+        rule = make_rule(wanted, offered, tree.counts[node], at(uniforms, node))
+        accepted = torch.zeros_like(node)
+        for rank in range(most):
+            child = tree.children[node, rank]
+            tested = (child > 0) & (accepted == 0) & ~stopped
+            token = at(tokens, child)
+            passed = rule.accepts(token, at(uniforms, child))
+            accepted = torch.where(tested & passed, child, accepted)
+            rule.reject(token, tested & ~passed)
+        ends = (accepted == 0) & ~stopped
+        residual = rule.residual(ends)
+        fallbacks = fallbacks + torch.where(stopped, 0, rule.fallbacks)
+        last = residual if last is None else torch.where(ends[:, None], residual, last)
+        stopped = stopped | ends
+        path.append(accepted)
+        node = torch.where(accepted > 0, accepted, node)
+    wanted = target(node)
+    finite = finite & (stopped | finite_rows(wanted))
+    residual = make_rule(wanted, wanted, torch.zeros_like(node), at(uniforms, node)).residual(~stopped)
+    last = residual if last is None else torch.where(stopped[:, None], last, residual.to(last.dtype))
+    after = draw_rows(last, uniforms[:, -1])
+    return torch.stack((*path, after, fallbacks, finite.long()), 1)
 
-    after = draw_rows(target.index_copy(0, parents, residual), uniforms[-1:])
-    none = torch.zeros_like(tokens)
-    columns = tokens, none.index_copy(0, parents, accepted), after, none.index_copy(0, parents, fallbacks)
-    return torch.stack((*columns, finite_rows(target).long()), 1)
+
+def read_walk(tokens: Sequence[int], levels: int) -> Verdict:
+    """The verdict of one text from its row of `walk_on_device`.
+
+    Raises `NotFinite` where a row on the path is not finite.
+    """
+    path, (after, fallbacks, finite) = tokens[:levels], tokens[levels : levels + 3]
+    accepted = [node for node in path if node]
+    if not finite:
+        raise NotFinite(node=accepted[-1] if accepted else 0)
+    return Verdict((0, *accepted), after, fallbacks)
 
 
-class Judge:
-    """`judge` for trees of one shape, from logits; recorded where the target's forwards are."""
+class DeviceWalk:
+    """`walk_on_device` for trees of one shape, from logits; recorded where the target's forwards are."""
 
     def __init__(
-        self, tree: TokenTree, device: torch.device, sampling: Sampling, recorder: Recorder | None
+        self,
+        tree: TokenTree,
+        device: torch.device,
+        make_rule: MakeRule,
+        sampling: Sampling,
+        recorder: Recorder | None,
     ) -> None:
-        families = Families(tree, device)
+        self._table = TreeTable(tree, device)
+        table = self._table
 
         def run(logits: Tensor, draft: Tensor, tokens: Tensor, uniforms: Tensor) -> tuple[Tensor, ...]:
-            return (judge(families, probabilities(logits, sampling), draft, tokens, uniforms),)
+            def target(node: Tensor) -> Tensor:
+                return probabilities(logits[node], sampling)
+
+            def proposed(node: Tensor) -> Tensor:
+                return draft[table.rows[node]] if len(draft) else target(node)
+
+            found = walk_on_device(table, make_rule, target, proposed, tokens[None], uniforms[None])
+            return (torch.cat((tokens, found[0])),)
 
         self._run = run
         self._recorder = recorder.other("the verification") if recorder else None
         self._buffered: Buffered | None = None
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """As `judge`, of logits (nodes, vocabulary) in place of the target's probabilities."""
+        """What `read` reads, of logits (nodes, vocabulary), the draft's probabilities (nodes with children,
+        vocabulary), tokens (nodes,) and uniforms (nodes + 1,)."""
         if self._recorder is None:
             return self._run(*inputs)[0]
         self._buffered = self._buffered or Buffered(self._run, self._recorder, inputs)
         return self._buffered(*inputs)[0]
 
-
-def read_verdict(judged: Sequence[Sequence[int]]) -> Verdict:
-    """The path from the root, from the result of `judge`.
-
-    Raises `NotFinite` for a node on it whose row is not.
-    """
-    path, fallbacks = [0], 0
-    while True:
-        _, accepted, after, emptied, finite = judged[path[-1]]
-        if not finite:
-            raise NotFinite(node=path[-1])
-        fallbacks += emptied
-        if not accepted:
-            return Verdict(tuple(path), after, fallbacks)
-        path.append(accepted)
+    def read(self, values: Sequence[int]) -> tuple[Sequence[int], Verdict]:
+        """The tokens of all nodes, and the verdict. Raises `NotFinite` for a row on the path."""
+        return values[: self._table.size], read_walk(values[self._table.size :], len(self._table.most))
 
 
 def _chance(residual: Tensor, offered: Tensor, token: Tensor) -> Tensor:
-    """(families,) min(1, R(x) / D(x)) of each family's own (families, 1) token."""
-    wanted, proposed = (part.gather(1, token)[:, 0].double() for part in (residual, offered))
+    """(texts,) min(1, R(x) / D(x)) of each text's own token."""
+    wanted, proposed = (part.gather(1, token[:, None])[:, 0].double() for part in (residual, offered))
     return torch.where(proposed > 0, (wanted / proposed).clamp(max=1), (wanted > 0).double())

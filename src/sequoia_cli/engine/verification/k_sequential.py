@@ -1,4 +1,4 @@
-"""SpecTr's rule: children drawn on their own, each tested alike, by a chance that is held down."""
+"""SpecTr's rule: children drawn independently, each tested with the same reduced acceptance."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import torch
 from torch import Tensor
 
 #: Halvings of the interval in which the division factor lies: to 1e-12 of it.
-_HALVINGS = 40
+HALVINGS = 40
 
 
 class KSequential:
     """The children of one node by k-sequential selection (SpecTr, arXiv 2310.15141): see `ResidualRule`.
 
-    Each of k children, drawn on its own from Q, is accepted with min(1, P(x) / (g Q(x))), so with chance
+    Each of k children, drawn independently from Q, is accepted with min(1, P(x) / (g Q(x))), so with chance
     b = sum of min(Q, P / g), and one of them with 1 - (1 - b)^k. Accepted tokens come with mass
     f min(Q, P / g), where f = 1 + (1 - b) + ... + (1 - b)^(k - 1), which leaves max(P - f min(Q, P / g), 0)
-    for the token behind the node: nothing of that is cut off where f <= g (see `division_factor`).
+    for the token after the node: nothing of that is cut off where f <= g (see `division_factor`).
     """
 
     def __init__(self, target: Tensor, count: int) -> None:
         """`count` is the number of children."""
         self._target, self.count = target, count
-        #: Residuals that rounding had emptied.
+        #: Residuals that had no mass left because of rounding.
         self.fallbacks = 0
         self.accepted = torch.zeros_like(target)
 
@@ -44,7 +44,7 @@ class KSequential:
         """The next child is tested as this one was."""
 
     def residual(self) -> Tensor:
-        """The law of the token behind the node once all children are rejected.
+        """The distribution of the token after the node once all children are rejected.
 
         Only rounding can leave nothing there: then P and Q were equal, and P stands in.
         """
@@ -72,7 +72,7 @@ def division_factor(target: Tensor, draft: Tensor, count: int) -> float:
     low, high = 1.0, float(count)
     if lossless(low):
         return low
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if lossless(middle) else (middle, high)
     return high

@@ -19,41 +19,42 @@ def verify_leaf_first(
 ) -> Verdict:
     """As `verify`, by paths instead of tokens (arXiv 2505.12398, with children without replacement).
 
-    A node has a weight w: the chance with which the path down to it is to be accepted, 1 for the root. Its
-    children's subtrees are asked first, one after the other. The next child x, drawn from D, is given the
-    weight min(1, w R(x) / D(x)). Where its whole subtree is rejected, what the child could have had is taken
-    out: R <- norm(max(w R - D, 0)), and w falls to s / (s + 1 - w), where s is the mass of that. A node whose
-    children are all rejected is itself accepted with what is left of w, and its R has the next token.
+    A node has a weight w: the probability with which the path to it is to be accepted, 1 for the root. The
+    subtrees of its children are verified first, one after the other. The next child x, drawn from D, gets the
+    weight min(1, w R(x) / D(x)). If its whole subtree is rejected, the probability that the child could have
+    had is removed: R <- norm(max(w R - D, 0)), and w falls to s / (s + 1 - w), where s is the mass before
+    normalising. A node whose children are all rejected is itself accepted with the remaining w, and its R has
+    the next token.
 
-    By induction from the leaves a node is accepted, or a path through it, with chance w exactly, and with the
-    target's distribution of what follows: child x takes min(D(x), w R(x)), and the chance 1 - w + s that it
-    is rejected, times the new w, is the s that was left. So nothing is decided above before the subtree had
-    its chance, and a ratio above 1 makes up for one below 1 further up. At one level this is Sequoia's rule.
+    By induction from the leaves, a node or a path through it is accepted with probability w exactly, and what
+    follows has the target's distribution: child x takes min(D(x), w R(x)), and the probability 1 - w + s that
+    it is rejected, times the new w, is the s that is left. So no node is rejected before its subtree has been
+    verified, and a ratio above 1 makes up for one below 1 nearer to the root. At one level this is Sequoia's
+    rule.
     """
-    # The nodes from the root down whose subtrees are being asked, in a list of our own: a tree may be deeper
-    # than Python's stack.
-    open_nodes = [_Asked(0, 1.0, target_probs, drawn)]
+    # A stack of our own: a tree may be deeper than Python's.
+    stack = [_Subtree(0, 1.0, target_probs, drawn)]
     while True:
-        asked = open_nodes[-1]
-        child = next(asked.children, None)
+        top = stack[-1]
+        child = next(top.children, None)
         if child is not None:
-            chance = asked.trial.chance(tokens[child])
+            chance = top.rule.chance(tokens[child])
             offered = drawn(child)
             if chance > 0 and (offered or uniforms[child] < chance):
-                open_nodes.append(_Asked(child, chance, target_probs, drawn))
+                stack.append(_Subtree(child, chance, target_probs, drawn))
             else:
-                asked.trial.reject(tokens[child])
-        elif asked.is_leaf or uniforms[asked.node] < asked.trial.weight():
-            path = tuple(one.node for one in open_nodes)
-            fallbacks = sum(one.trial.fallbacks for one in open_nodes)
-            return Verdict(path, draw(asked.trial.residual(), uniforms[-1]), fallbacks)
+                top.rule.reject(tokens[child])
+        elif top.is_leaf or uniforms[top.node] < top.rule.weight():
+            path = tuple(each.node for each in stack)
+            fallbacks = sum(each.rule.fallbacks for each in stack)
+            return Verdict(path, draw(top.rule.residual(), uniforms[-1]), fallbacks)
         else:
-            open_nodes.pop()
-            open_nodes[-1].trial.reject(tokens[asked.node])  # the root's own weight stays 1
+            stack.pop()
+            stack[-1].rule.reject(tokens[top.node])  # the root's own weight stays 1
 
 
-class _Asked:
-    """A node with weight whose subtree is being asked; a leaf is one that has passed its test."""
+class _Subtree:
+    """A subtree being verified: its root with the weight; a leaf is one that has passed its test."""
 
     def __init__(
         self,
@@ -65,11 +66,11 @@ class _Asked:
         self.node = node
         offered = drawn(node)
         self.is_leaf = not offered
-        self.trial = ResidualRule(target_probs(node), weight=weight)
+        self.rule = ResidualRule(target_probs(node), weight=weight)
         self.children = self._each_child(offered)
 
     def _each_child(self, offered: Sequence[Drawn]) -> Iterator[int]:
         for probs, children in offered:
             assert probs is not None
-            self.trial.turn_to(probs)
+            self.rule.turn_to(probs)
             yield from children

@@ -10,6 +10,13 @@ from torch import Tensor
 
 from sequoia_cli.engine.draw import draw_children, draw_independently, top_children
 from sequoia_cli.engine.proposals import Draw
+from sequoia_cli.engine.verification.at_once import (
+    DeviceKSequential,
+    DeviceMatch,
+    DeviceResidual,
+    DeviceRule,
+    MakeRule,
+)
 from sequoia_cli.engine.verification.k_sequential import KSequential
 from sequoia_cli.engine.verification.residual import ResidualRule
 from sequoia_cli.engine.verification.traversal import verify_leaf_first
@@ -26,9 +33,9 @@ JudgeTree = Callable[
 class Verifier:
     """A rule of acceptance, with the way of drawing children that its proof needs.
 
-    `several` says whether it takes the merged tree of several drafts, `at_once` whether it can run on the
-    device (`engine/verification/at_once.py`), `positional` whether the acceptance of a child depends on its
-    node alone, so that it can be measured node by node.
+    `several` says whether it takes the merged tree of several drafts. `on_device` is the rule for a walk on
+    the device (`engine/verification/at_once.py`); None where the host is needed. `positional` says whether
+    the acceptance of a child depends on its node alone, so that it can be measured node by node.
 
     A greedy target accepts its own choice only, by each of these rules: all then take the draft's most
     probable children and are the same (`verify_greedy`).
@@ -38,7 +45,7 @@ class Verifier:
     draw: Draw
     judge: JudgeTree
     several: bool = False
-    at_once: bool = False
+    on_device: MakeRule | None = None
     positional: bool = True
 
     def check_drafts(self, count: int) -> None:
@@ -55,17 +62,39 @@ def specinfer_rule(target: Tensor, count: int) -> Rule:
     return ResidualRule(target, replacement=True)
 
 
+def _without_replacement(target: Tensor, draft: Tensor, count: Tensor, uniform: Tensor) -> DeviceRule:
+    return DeviceResidual(target, draft, replacement=False)
+
+
+def _with_replacement(target: Tensor, draft: Tensor, count: Tensor, uniform: Tensor) -> DeviceRule:
+    return DeviceResidual(target, draft, replacement=True)
+
+
+def _k_sequential(target: Tensor, draft: Tensor, count: Tensor, uniform: Tensor) -> DeviceRule:
+    return DeviceKSequential(target, draft, count)
+
+
+def _matching(target: Tensor, draft: Tensor, count: Tensor, uniform: Tensor) -> DeviceRule:
+    return DeviceMatch(target, uniform)
+
+
 #: Without replacement, token by token from the root (arXiv 2402.12374, Algorithm 2).
-SEQUOIA = Verifier("sequoia", draw_children, verify, several=True, at_once=True)
+SEQUOIA = Verifier("sequoia", draw_children, verify, several=True, on_device=_without_replacement)
 
 #: With replacement: multi-step speculative sampling (arXiv 2305.09781, Theorem 4.2).
-SPECINFER = Verifier("specinfer", draw_independently, partial(verify, rule=specinfer_rule), several=True)
+SPECINFER = Verifier(
+    "specinfer",
+    draw_independently,
+    partial(verify, rule=specinfer_rule),
+    several=True,
+    on_device=_with_replacement,
+)
 
 #: With replacement: k-sequential selection (arXiv 2310.15141).
-SPECTR = Verifier("spectr", draw_independently, partial(verify, rule=KSequential))
+SPECTR = Verifier("spectr", draw_independently, partial(verify, rule=KSequential), on_device=_k_sequential)
 
 #: The draft's most probable children, and the target's own token if it is among them.
-NAIVE = Verifier("naive", top_children, verify_matching)
+NAIVE = Verifier("naive", top_children, verify_matching, on_device=_matching)
 
 #: Without replacement, path by path from the leaves (arXiv 2505.12398).
 TRAVERSAL = Verifier("traversal", draw_children, verify_leaf_first, positional=False)
