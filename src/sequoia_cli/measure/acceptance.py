@@ -61,8 +61,8 @@ def teacher_forced(
     rate by depth would mean nothing (see `check_positional`).
     """
     check_positional(trials)
-    weights, accepted = weigh(steps_along(target, draft, prompt, trials, eos_ids, generator), trials)
-    return PromptCounts(index, weights, accepted)
+    weights, accepted, cells = weigh(steps_along(target, draft, prompt, trials, eos_ids, generator), trials)
+    return PromptCounts(index, weights, accepted, cells=cells)
 
 
 def check_positional(trials: Trials) -> None:

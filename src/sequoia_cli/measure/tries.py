@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
 from sequoia_cli.engine.draw import draw
-from sequoia_cli.engine.proposals import Proposals
+from sequoia_cli.engine.proposals import Proposals, Proposed
 from sequoia_cli.engine.verification.k_sequential import KSequential
 from sequoia_cli.engine.verification.residual import ResidualRule
 from sequoia_cli.engine.verification.verifiers import NAIVE, SPECINFER, SPECTR
@@ -21,12 +22,19 @@ def expected_try(law: Tensor, proposals: Proposals, token: int, trials: Trials, 
     target takes the most probable children by every rule, as the naive one does for any.
     """
     if trials.sampling.greedy or trials.verifier is NAIVE:
-        (children,), _ = proposals.top((trials.ranks,), len(law))
-        return matched_try(law, children.tolist(), token)
-    proposed = proposals.probabilities(trials.draft_sampling).over(len(law), 0)
+        (children,) = proposals.top((trials.ranks,), len(law))
+        found, largest = matched_try(law, children.tolist(), token), proposals.largest(trials.ranks)
+    else:
+        proposed = proposals.probabilities(trials.draft_sampling)
+        found, largest = _tried(law, proposed, token, trials, uniforms), proposed.largest(trials.ranks)
+    return replace(found, largest=tuple(largest[0].tolist()))
+
+
+def _tried(law: Tensor, proposed: Proposed, token: int, trials: Trials, uniforms: Tensor) -> Try:
+    row = proposed.over(len(law), 0)
     if trials.verifier is SPECTR:
-        return k_sequential_try(law, proposed, token, trials.ranks)
-    return sampled_try(law, proposed, token, uniforms.tolist(), replacement=trials.verifier is SPECINFER)
+        return k_sequential_try(law, row, token, trials.ranks)
+    return sampled_try(law, row, token, uniforms.tolist(), replacement=trials.verifier is SPECINFER)
 
 
 def matched_try(law: Tensor, children: Sequence[int], token: int) -> Try:
