@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import torch
 
-from sequoia_cli.compiler.cost import step_seconds
 from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.paths import shipped
 from sequoia_cli.core.plan import TreePlan
@@ -97,8 +96,7 @@ def main() -> None:
     profile = fit_profile(visits, dict(session.conditions), {})
     found = {}
     for name, tree in trees.items():
-        predicted = step_seconds(tree, profile)
-        assert predicted is not None, "SIZES cover all trees"
+        predicted = profile.costs.seconds(tree.size, [len(level) for level in tree.expanded])
         steps = [step for each in measured[name] for step in each.steps]
         paced = [
             sum(step.seconds.values()) * typical / each.pace for each in measured[name] for step in each.steps
@@ -109,9 +107,9 @@ def main() -> None:
             "nodes": tree.size,
             "layers": tree.depth,
             "steps": len(steps),
-            "predicted_seconds": predicted.total,
+            "predicted_seconds": predicted,
             "measured_seconds": statistics.median(paced),
-            "predicted_to_measured": predicted.total / statistics.median(paced),
+            "predicted_to_measured": predicted / statistics.median(paced),
             "not_in_a_forward": 1 - forwards / whole,
         }
     document = {

@@ -10,6 +10,11 @@ def linear(start, slope, counts):
     return tuple((count, start + slope * count) for count in counts)
 
 
+def step_seconds(tree, profile):
+    """Seconds of a step with `tree`; infinite beyond what the profile covers."""
+    return profile.costs.seconds(tree.size, [len(level) for level in tree.expanded])
+
+
 def profile(target_slope=0.0, draft=0.02, draft_slope=0.0, sizes=(1, 2, 4, 8, 16, 32, 64), **parts):
     """A target of 1 second plus so much per token, a draft of so much per level and per node."""
     return HardwareProfile(

@@ -118,7 +118,7 @@ def compare(
             "tokens_per_step": sum(step[1] for step in steps) / len(steps),
             "expected_tokens_per_step": expected_tokens(choice.tree, pair.rates),
             "seconds_per_step": statistics.median(_whole(steps, choice.tree)),
-            "predicted_seconds_per_step": choice.seconds.total,
+            "predicted_seconds_per_step": choice.seconds,
             "beside_forwards": _beside(steps, choice.tree, forwards, drafts),
         }
         found[name]["speedup"] = _rate(steps) / _rate(found["plain"]["steps"])

@@ -57,7 +57,7 @@ def compare_row(row: Row, tree: TokenTree, profile: HardwareProfile) -> Compared
     return Compared(
         row,
         (fitted[0], fitted[1]),
-        given.seconds.total / plain.seconds.total,
+        given.seconds / plain.seconds,
         best.value(tree.size, tree.depth),
         choice.speedup(given),
         sized.chosen.tree.depth,
@@ -135,6 +135,6 @@ def choose_offloaded(vector: list[float], *, overlapped: bool) -> Offloaded:
         choice.chosen.tokens_per_step,
         choice.speedup(choice.chosen),
         given.tokens_per_step,
-        given.seconds.total / choice.plain.seconds.total,
+        given.seconds / choice.plain.seconds,
         choice.speedup(given),
     )

@@ -15,7 +15,8 @@ from sequoia_cli.compiler.roofline import (
     forward_seconds,
     modelled_profile,
 )
-from sequoia_cli.core.hardware import HardwareProfile, Timings
+from sequoia_cli.core.costs import Points
+from sequoia_cli.core.hardware import HardwareProfile
 
 TARGETS = {
     "7b": TARGET,
@@ -47,12 +48,12 @@ def on_device(machine: str, target: str, draft: str) -> HardwareProfile:
         _timings(device, TARGETS[target], plain),
         _timings(device, DRAFTS[draft], DRAFT_SECONDS[draft]),
         tuple((count, count * VERIFY_SECONDS_PER_NODE) for count in (1, _COUNTS[-1])),
-        "modelled",
-        DEVICES[device].name,
+        origin="modelled",
+        device=DEVICES[device].name,
     )
 
 
-def _timings(device: str, model: Model, published: float) -> Timings:
+def _timings(device: str, model: Model, published: float) -> Points:
     """Seconds by tokens; `published` are those of one token on the A100."""
     overhead = published - forward_seconds(DEVICES["a100"], model, 1, CONTEXT)
     return tuple(
@@ -73,4 +74,6 @@ def offloaded(*, overlapped: bool = False) -> HardwareProfile:
         for count in _COUNTS
     )
     small = modelled_profile("l40")  # here the 7B model is the draft
-    return HardwareProfile(target, small.target_seconds, small.verify_seconds, "modelled", device.name)
+    return HardwareProfile(
+        target, small.target_seconds, small.verify_seconds, origin="modelled", device=device.name
+    )

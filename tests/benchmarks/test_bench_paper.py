@@ -228,7 +228,7 @@ def test_offloading_takes_hundreds_of_nodes_and_its_two_models_enclose_the_publi
     assert beside.size == paper.choices.OFFLOADED_LIMITS.budget
     for row in paper.figures.OFFLOADED_ROWS:
         assert beside.published_cost < row.cost < apart.published_cost
-    plain = paper.machines.offloaded().target(1)
+    plain = paper.machines.offloaded().costs.target.seconds(1)
     assert plain == pytest.approx(paper.figures.OFFLOADED_PLAIN_SECONDS, rel=0.05)
 
 

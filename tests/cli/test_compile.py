@@ -432,7 +432,7 @@ def test_rates_that_are_no_rates_are_refused_by_entry(sequoia, files, text, line
         ({"target_seconds": [[2, 1.0], [4, 1.0]]}, "'target_seconds' begin at 2; a time for 1 is needed"),
         ({"draft_second": [[1, 1.0]]}, "did you mean 'draft_seconds'?"),
         ({"schema": "sequoia-profile/99"}, "schema sequoia-profile/99 is not known to this version"),
-        ({"schema": "sequoia-tree/1"}, "'schema' is 'sequoia-tree/1'; expected 'sequoia-profile/1'"),
+        ({"schema": "sequoia-tree/1"}, "'schema' is 'sequoia-tree/1'; expected 'sequoia-profile/2'"),
     ],
 )
 def test_profiles_that_are_no_profiles_are_refused_by_key(sequoia, files, change, line):

@@ -18,13 +18,15 @@ from sequoia_cli.errors import SequoiaError
 from sequoia_cli.measure.prompts import load_prompts
 
 PROFILE = {
-    "schema": "sequoia-profile/1",
+    "schema": "sequoia-profile/2",
     "origin": "measured",
     "device": "cpu",
     "conditions": {"dtype": "float32", "context": 128},
     "target_seconds": [[1, 0.01], [8, 0.02]],
     "draft_seconds": [[1, 0.001]],
+    "overhead_seconds": 0.001,
     "samples": {"target": {"1": [0.01, 0.02]}},
+    "contexts": [{"context": 1024, "target_seconds": [[1, 0.03], [8, 0.04]], "draft_seconds": [[1, 0.002]]}],
 }
 RATES = AcceptanceRates.from_samples(
     [PromptCounts(n, (500.0, 450.0), ((300.0, 50.0), (200.0, 40.0))) for n in (0, 1)], {"dtype": "float32"}
@@ -36,6 +38,7 @@ TREE = {
     "predicted": {"tokens_per_step": 1.5, "seconds_per_step": 0.01, "speedup": 1.2},
     "inputs": {"profile": {"digest": "sha256:00"}},
     "runners_up": [{"shape": "chain", "size": 3, "depth": 3}],
+    "costs": {"target": [[1, 0.01], [4, 0.02]], "draft": [[1, 0.001]], "overhead": 0.001},
     "parents": [-1, 0, 0, 1],
 }
 READERS = {

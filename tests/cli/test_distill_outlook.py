@@ -9,7 +9,12 @@ from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.estimate import Estimate
 from sequoia_cli.core.counts import PromptCounts
 
-TIMES = {"target": {1: 0.02, 32: 0.03}, "draft": {1: 0.002, 15: 0.003}, "verify": {1: 0.001, 32: 0.001}}
+TIMES = {
+    "target": {1: 0.02, 32: 0.03},
+    "draft": {1: 0.002, 15: 0.003},
+    "verify": {1: 0.001, 32: 0.001},
+    "overhead": {1: 0.0001, 32: 0.0001},
+}
 
 
 def test_the_tree_is_chosen_by_the_estimate_that_compile_chooses_by(monkeypatch):

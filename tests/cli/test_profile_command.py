@@ -46,7 +46,9 @@ def test_the_file_is_a_profile_with_its_raw_samples_and_what_it_is_true_of(profi
         "target": [1, 2, 4],
         "draft": [1],
         "verify": [1, 2, 4],
+        "overhead": [1, 2, 4],
     }
+    assert read.overhead_seconds > 0
     plain, *others = read.samples["target"]
     assert len(plain[1]) == len(others) * latency.STEPS  # beside every other size
     assert all(len(seconds) == latency.STEPS for _, seconds in others)
@@ -69,6 +71,52 @@ def test_compile_takes_the_profile(profile, run, empty_place):
 def test_plain_decoding_is_timed_whether_asked_for_or_not(profile):
     _, out, _ = profile("--tokens", "4, 2", "-o", "-", "--json")
     assert [tokens for tokens, _ in json.loads(out)["target_seconds"]] == [1, 2, 4]
+
+
+def test_several_contexts_are_timed_into_one_file_which_compile_chooses_a_point_of(profile, run):
+    code, _, err = profile("--context", "32,16,16", "-o", "mine.yaml")
+    assert code == 0, err
+    read = HardwareProfile.from_document(read_document("mine.yaml"))
+    assert (read.context, [context for context, _ in read.contexts]) == (16, [32])
+    ((_, longer),) = read.contexts
+    for times in (read, longer):
+        assert [tokens for tokens, _ in times.target_seconds] == [1, 2, 4]
+        assert all(len(seconds) == latency.STEPS for _, seconds in times.samples["target"][1:])
+    assert "context 16, milliseconds" in err
+    assert "context 32, milliseconds" in err
+
+    def plan(*arguments):
+        code, out, err = run("compile", "--profile", "mine.yaml", "--size", "4", "-o", "-", *arguments)
+        assert code == 0, err
+        return json.loads(out)
+
+    for context in (16, 20, 32):
+        found = plan("--context", str(context))
+        assert found["inputs"]["profile"]["conditions"]["context"] == context
+        assert found["command"].endswith(f"--context {context}")
+    assert plan()["inputs"]["profile"]["conditions"]["context"] == 16
+    code, _, err = run("compile", "--profile", "mine.yaml", "--context", "33")
+    assert code == 2
+    assert "--context is 33; the profile's times are of a context of 16 to 32 tokens" in err
+    assert "sequoia profile --context 16,33" in err
+
+
+def test_an_interrupted_run_of_several_contexts_goes_on_where_it_stopped(profile, monkeypatch):
+    right, timed = latency.time_round, []
+
+    def interrupting(target, draft, sizes, prompt, number, *arguments):
+        timed.append((number, len(prompt)))
+        if len(timed) == 2:
+            raise KeyboardInterrupt
+        return right(target, draft, sizes, prompt, number, *arguments)
+
+    monkeypatch.setattr(latency, "time_round", interrupting)
+    options = ("--repeats", "2", "--context", "16,32", "-o", "mine.yaml")
+    assert profile(*options)[0] == 130
+    code, _, err = profile(*options)
+    assert code == 0
+    assert "1 of 4 rounds are done" in err
+    assert timed == [(0, 16), (0, 32), (0, 32), (1, 16), (1, 32)]
 
 
 def test_a_sampled_profile_says_its_temperature(profile):
@@ -153,6 +201,9 @@ def test_unsteady_timings_are_warned_of_and_unusable_ones_fail_with_the_file_wri
         (["--tokens", ""], "--tokens is ''"),
         (["--tokens", "1,,2"], "--tokens is '1,,2'"),
         (["--context", "0"], "--context is 0; at least 1 is needed"),
+        (["--context", "16,0"], "--context is 0; at least 1 is needed"),
+        (["--context", "long"], "--context is 'long'; expected whole numbers with commas"),
+        (["--context", "16,252"], "--context is 252; these models leave room for"),
         (["--context", "252"], "--context is 252; these models leave room for"),
         (["--context", "1000000000000"], "--context is 1000000000000; these models leave room for"),
         (["--repeats", "0"], "--repeats is 0; at least 1 is needed"),

@@ -4,11 +4,10 @@ import itertools
 
 import pytest
 
-from hand_written import RATES, profile
+from hand_written import RATES, linear, profile, step_seconds
 from sequoia_cli.compiler import shapes
 from sequoia_cli.compiler.choice import Candidate
 from sequoia_cli.compiler.choose import Limits, choose
-from sequoia_cli.compiler.cost import step_seconds
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.errors import BadInput
@@ -32,7 +31,7 @@ def test_costly_tokens_and_drafts_take_no_speculation_and_its_speedup_is_one():
     assert choice.chosen.shape == "no speculation"
     assert choice.chosen.tree.size == 1
     assert choice.speedup(choice.chosen) == 1.0
-    assert choice.chosen.seconds.draft == 0
+    assert choice.chosen.parts["draft"] == 0
 
 
 def test_a_draft_slower_than_its_target_is_never_used():
@@ -86,6 +85,7 @@ def test_every_figure_is_that_of_the_tree_next_to_it():
     for candidate in (choice.chosen, choice.plain, *choice.runners_up):
         assert candidate.tokens_per_step == pytest.approx(expected_tokens(candidate.tree, RATES))
         assert candidate.seconds == step_seconds(candidate.tree, timed)
+        assert sum(candidate.parts.values()) == pytest.approx(candidate.seconds)
 
 
 def test_nothing_beyond_the_profile_is_chosen_and_the_result_says_so():
@@ -187,3 +187,15 @@ def test_a_row_per_depth_moves_the_nodes_to_where_they_are_accepted():
     deep_first = choose(profile(0.02), [[0.9, 0.05], [0.1, 0.1]], Limits(16)).chosen.tree
     deep_later = choose(profile(0.02), [[0.3, 0.3, 0.2], [0.9, 0.05]], Limits(16)).chosen.tree
     assert deep_first.depth < deep_later.depth
+
+
+def test_a_plan_carries_costs_that_give_its_prediction_and_reach_to_the_budget():
+    timed = profile(0.01, 0.02, 0.001, verify_seconds=linear(0, 0.002, (1, 64)), overhead_seconds=0.5)
+    choice = choose(timed, RATES, Limits(48))
+    plan = choice.plan({}, {})
+    assert step_seconds(plan.tree, plan) == pytest.approx(plan.predicted.seconds_per_step)
+    assert plan.costs.overhead == 0.5
+    assert plan.costs.target.end == 48
+    for size in (1, 7, 48):
+        assert plan.costs.seconds(size, [size]) == pytest.approx(timed.costs.seconds(size, [size]))
+    assert choice.chosen.parts["overhead"] == 0.5

@@ -2,8 +2,7 @@
 
 import pytest
 
-from hand_written import RATES, linear, profile
-from sequoia_cli.compiler.cost import step_seconds
+from hand_written import RATES, linear, profile, step_seconds
 from sequoia_cli.compiler.fixed import weigh
 from sequoia_cli.compiler.shape_names import named_shape
 from sequoia_cli.compiler.shapes import chains, expansion, k_ary

@@ -5,12 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
+from hand_written import step_seconds
 from oracles import best_by_size_within_caps, trees_up_to
 from random_models import random_profile, random_rates
 from sequoia_cli.compiler import heap
 from sequoia_cli.compiler.best import BestTrees
 from sequoia_cli.compiler.choose import Limits, choose
-from sequoia_cli.compiler.cost import CostTable, step_seconds
+from sequoia_cli.compiler.cost import CostTable
 from sequoia_cli.compiler.families import best_family
 from sequoia_cli.compiler.tables import rate_matrix
 from sequoia_cli.compiler.value import expected_tokens
@@ -27,8 +28,8 @@ def fastest_by_enumeration(profile, rows, **limits):
     found = np.inf
     for tree in trees_up_to(NODES):
         seconds = step_seconds(tree, profile)
-        if seconds is not None and all(getattr(tree, name) <= most for name, most in limits.items()):
-            found = min(found, seconds.total / expected_tokens(tree, rows))
+        if all(getattr(tree, name) <= most for name, most in limits.items()):
+            found = min(found, seconds / expected_tokens(tree, rows))
     return found
 
 
@@ -48,7 +49,7 @@ def test_no_tree_of_up_to_nine_nodes_is_faster_than_the_choice_whatever_levels_c
         assert fastest * (1 - 1e-9) <= found <= fastest * (1 + SHARE)
         ends = [times[-1][0] for times in (profile.target_seconds, profile.verify_seconds) if times]
         best = BestTrees(rows, min(ends), NODES, NODES)
-        control.append(best_family(best, CostTable.of(profile, min(ends))).per_token() / fastest - 1)
+        control.append(best_family(best, CostTable.of(profile.costs, min(ends))).per_token() / fastest - 1)
     assert max(control) > 2 * SHARE
 
 
@@ -96,7 +97,7 @@ def test_no_choice_of_caps_is_faster_for_trees_of_sixty_nodes(seed):
     """Four layers; the second and third may have any number of nodes with children. Hard models, as above."""
     random = np.random.default_rng([2, seed])
     profile, rows = random_profile(random, 60), random_rates(random, True)
-    table = CostTable.of(profile, 60)
+    table = CostTable.of(profile.costs, 60)
     fastest = np.inf
     for caps in itertools.product(range(1, min(table.widest, 24) + 1), repeat=2):
         for size, (tokens, widths) in enumerate(best_by_size_within_caps(rows, (1, *caps), 60), start=1):
@@ -113,7 +114,7 @@ def test_where_draft_times_end_the_best_narrower_tree_is_found():
     timed = HardwareProfile(sizes, tuple((width, 0.0005) for width in (1, 2, 3)))
     rows = [[0.63, 0.11, 0.06, 0.03, 0.02, 0.015, 0.01, 0.01]]
     choice = choose(timed, rows, Limits(64))
-    narrow = best_family(BestTrees(rows, 64, 32, 32), CostTable.of(timed, 64)).per_token()
+    narrow = best_family(BestTrees(rows, 64, 32, 32), CostTable.of(timed.costs, 64)).per_token()
     assert max(len(level) for level in choice.chosen.tree.expanded) <= 3
     assert choice.chosen.seconds_per_token < 0.95 * narrow
     assert choice.chosen.tree.size > 40

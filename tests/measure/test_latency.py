@@ -17,6 +17,7 @@ from sequoia_cli.measure.latency import (
     STEPS,
     context_prompt,
     fit_profile,
+    fit_times,
     fitted,
     merge_samples,
     sort_samples,
@@ -198,7 +199,8 @@ def test_seconds_are_sorted_by_part_and_by_its_own_size():
     assert samples == {
         "target": {4: [1, 1], 1: [10]},
         "draft": {1: [5, 5], 2: [3, 3]},
-        "verify": {4: [6, 6], 1: [60]},
+        "verify": {4: [2, 2], 1: [20]},
+        "overhead": {4: [4, 4], 1: [40]},
     }
     merged = merge_samples([samples, sort_samples([two])])
     assert list(merged["target"].items()) == [(1, [10, 10]), (4, [1, 1])]
@@ -232,6 +234,43 @@ def test_a_context_is_exactly_as_long_as_asked_and_ordinary_text():
 def test_a_fit_equals_medians_that_rise():
     by_size = {4: [0.3, 0.5, 0.4], 1: [0.1, 0.1, 9.0], 2: [0.2, 0.3]}
     assert fitted(by_size) == ((1, 0.1), (2, 0.25), (4, 0.4))
+
+
+def other_visit(number, overhead):
+    """Plain steps and a larger tree, with `overhead` seconds besides the parts, and more of it for a tree."""
+    size = (2, 4, 8)[number % 3]
+    both = {1: [overhead] * 4, size: [overhead + 0.001 * size] * 4}
+    return {
+        "target": {1: [0.1] * 4, size: [0.1 + 0.001 * size] * 4},
+        "draft": {1: [0.01] * 4},
+        "verify": {1: [0.002] * 4, size: [0.002 + 0.001 * size] * 4},
+        "overhead": both,
+    }
+
+
+def test_the_overhead_is_that_of_plain_steps_and_no_time_is_lost_or_counted_twice():
+    visits = [other_visit(number, 0.005) for number in range(6)]
+    times = fit_times(visits)
+    assert times.overhead_seconds == 0.005
+    assert times.verify_seconds == ((1, 0.002), (2, 0.006), (4, 0.010), (8, 0.018))
+    assert set(times.samples) == set(PARTS)
+    profile = fit_profile(visits, {"device": "x", "context": 9}, {}, {40: visits, 20: visits})
+    assert [context for context, _ in profile.contexts] == [20, 40]
+    assert profile.contexts[0][1] == times
+    # The whole step is what the rest fitted as one part gives, as in profiles without an overhead.
+    for number in range(3):
+        size = (2, 4, 8)[number]
+        visit = visits[number]
+        whole = sum(visit[part][size][0] for part in ("target", "verify", "overhead"))
+        assert profile.costs.seconds(size) == pytest.approx(whole)
+
+
+def test_a_verification_below_the_overhead_still_has_a_time_above_zero():
+    visit = other_visit(0, 0.005)
+    visit["verify"] = {1: [1e-4] * 4, 2: [1e-4] * 4}
+    visit["overhead"][2] = [1e-3] * 4  # falls, so that both sizes are pooled
+    times = fit_times([visit])
+    assert all(seconds > 0 for _, seconds in times.verify_seconds)
 
 
 def test_medians_that_fall_are_pooled_until_none_does():

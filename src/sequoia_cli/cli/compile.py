@@ -61,6 +61,13 @@ def compile_command(
             help="Acceptance rates; else those measured last here, else the shipped ones.",
         ),
     ] = None,
+    at_context: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            help="Tokens before the tree, between those that the profile has times of; else its shortest.",
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -103,7 +110,7 @@ def compile_command(
     limits = checked_limits(budget, max_depth, max_branch, size)
     fixed = fixed_shape(shape, context)
     say = Commentary(quiet=quiet, progress=not no_progress)
-    inputs = read_inputs(profile, acceptance, say)
+    inputs = read_inputs(profile, acceptance, at_context, say)
     if size is not None and fixed is None:
         check_size(size, limits, inputs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,8 +55,11 @@ class Inputs:
         }
 
 
-def read_inputs(profile: str | None, acceptance: str | None, say: Commentary) -> Inputs:
-    """Read and check both files, and say which defaults were taken. Raises `BadInput`."""
+def read_inputs(profile: str | None, acceptance: str | None, context: int | None, say: Commentary) -> Inputs:
+    """Read and check both files, and say which defaults were taken. Raises `BadInput`.
+
+    `context` chooses the times of a profile of several contexts; its shortest where it is None.
+    """
     if profile == "-" and acceptance == "-":
         raise BadInput(
             "--profile - and --acceptance - cannot both read stdin", hint="give one of them a file"
@@ -64,7 +67,8 @@ def read_inputs(profile: str | None, acceptance: str | None, say: Commentary) ->
     given = {"profile": profile, "acceptance": acceptance}
     picked = {kind: _pick(kind, path) for kind, path in given.items()}
     documents = {kind: read_document(path) for kind, (path, _) in picked.items()}
-    timed, assumed = usable(HardwareProfile.from_document(documents["profile"]), documents["profile"].source)
+    source = documents["profile"].source
+    timed, assumed = usable(_at(HardwareProfile.from_document(documents["profile"]), context), source)
     rates = AcceptanceRates.from_document(documents["acceptance"])
     estimate = Estimate.of(rates)
     inputs = Inputs(
@@ -87,6 +91,19 @@ def read_inputs(profile: str | None, acceptance: str | None, say: Commentary) ->
     for warning in inputs.warnings:
         say.warn(warning)
     return inputs
+
+
+def _at(profile: HardwareProfile, context: int | None) -> HardwareProfile:
+    """The profile at `--context`, or at its shortest."""
+    if context is None:
+        return replace(profile, contexts=())
+    try:
+        return profile.at(context)
+    except BadInput as error:
+        raise BadInput(
+            f"--context is {context}; {error.message}",
+            hint=f"`sequoia profile --context {profile.context or 128},{context}` measures both",
+        ) from None
 
 
 def _pick(kind: str, given: str | None) -> tuple[str, Origin]:

@@ -56,9 +56,8 @@ def announce_tables(limits: Limits, inputs: Inputs, say: Commentary) -> None:
 def check_size(size: int, limits: Limits, inputs: Inputs) -> None:
     """A forced size has to lie within the profile's times and fit into the limits."""
     from sequoia_cli.compiler.best import largest_tree
-    from sequoia_cli.compiler.cost import largest_size
 
-    covered = largest_size(inputs.profile)
+    covered = inputs.profile.costs.target.end
     if covered is not None and size > covered:
         raise BadInput(f"--size {size} is beyond the profile, whose times end at {covered} tokens")
     reachable = largest_tree(inputs.estimate.rows, limits.max_depth, limits.max_branch)

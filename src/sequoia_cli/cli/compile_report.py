@@ -24,7 +24,7 @@ def summary(choice: Choice, confidence: Confidence = _UNKNOWN) -> str:
     trusted = f"; {_ends(confidence.speedup)} at {LEVEL:.0%}" if confidence.speedup else ""
     return (
         f"{chosen.shape} of {chosen.tree.size} nodes in {chosen.tree.depth} layers: "
-        f"{chosen.tokens_per_step:.2f} tokens per step of {_milliseconds(chosen.seconds.total)} ms, "
+        f"{chosen.tokens_per_step:.2f} tokens per step of {_milliseconds(chosen.seconds)} ms, "
         f"{choice.speedup(chosen):.2f} times plain decoding (predicted{trusted})"
     )
 
@@ -97,9 +97,10 @@ def _layers(chosen: Candidate, rows: Rows) -> Table:
 
 def _parts(choice: Choice) -> Table:
     table = plain_table("predicted ms per step", "part", "chosen", "plain decoding")
-    chosen, plain = choice.chosen.seconds, choice.plain.seconds
-    for part in ("target", "draft", "verify", "total"):
-        table.add_row(part, _milliseconds(getattr(chosen, part)), _milliseconds(getattr(plain, part)))
+    chosen, plain = choice.chosen, choice.plain
+    for part, seconds in chosen.parts.items():
+        table.add_row(part, _milliseconds(seconds), _milliseconds(plain.parts[part]))
+    table.add_row("total", _milliseconds(chosen.seconds), _milliseconds(plain.seconds))
     return table
 
 
@@ -111,7 +112,7 @@ def _comparison(choice: Choice, confidence: Confidence) -> Table:
             candidate.shape + (" (chosen)" if candidate is choice.chosen else ""),
             f"{candidate.tree.size}",
             f"{candidate.tree.depth}",
-            *_figures(choice, candidate.tokens_per_step, candidate.seconds.total),
+            *_figures(choice, candidate.tokens_per_step, candidate.seconds),
         )
     return table
 

@@ -12,7 +12,6 @@ from sequoia_cli.errors import BadInput, CheckFailed
 if TYPE_CHECKING:
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.core.hardware import HardwareProfile
-    from sequoia_cli.core.journal import Journal
     from sequoia_cli.measure.latency import Samples
     from sequoia_cli.measure.session import Session
 
@@ -28,13 +27,19 @@ def profile_command(
     quantize_draft: options.QuantizeDraft = None,
     threads: options.Threads = None,
     context: Annotated[
-        int | None,
-        typer.Option("--context", help="Tokens before the tree; else 128, or 256 with --modelled."),
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="N,N,...",
+            help="Tokens before the tree, each length is timed; else 128, or 256 with --modelled.",
+        ),
     ] = None,
     tokens: Annotated[
         str, typer.Option("--tokens", metavar="N,N,...", help="Tree sizes to time.")
     ] = "1,2,3,4,6,8,12,16,24,32,64,128",
-    repeats: Annotated[int, typer.Option("--repeats", help="Rounds over all sizes, four steps each.")] = 6,
+    repeats: Annotated[
+        int, typer.Option("--repeats", help="Rounds over all sizes at each context, four steps each.")
+    ] = 6,
     temperature: options.Temperature = 0.0,
     modelled: Annotated[
         bool,
@@ -59,12 +64,16 @@ def profile_command(
 
         sequoia profile --device cuda:0
 
+        sequoia profile --context 128,1024,4096
+
         sequoia profile --device a100 --modelled -o profiles/a100.yaml
     """
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.compiler.roofline import CONTEXT, MODELLED_DEVICES, modelled_profile
 
     say = Commentary(quiet=quiet, progress=not no_progress)
+    contexts = [CONTEXT if modelled else 128] if context is None else _counts("--context", context)
+    options.at_least({"--context": (contexts[0], 1)})
     if modelled:
         from sequoia_cli.cli.files import publish, reserved
 
@@ -74,7 +83,7 @@ def profile_command(
             "target draft dtype forward quantize quantize_draft threads tokens repeats temperature "
             "trust_remote_code verbose",
         )
-        result = modelled_profile(device, CONTEXT if context is None else context)
+        result = modelled_profile(device, contexts)
         place = reserved(context_, output or f"profiles/{device}.yaml", force=force, allow_same=True)
         publish(None, result.to_dict(), place, json, say)  # not this machine's
         _show(result, say)
@@ -84,8 +93,8 @@ def profile_command(
             f"--device {device} is no device of this machine; expected auto, cpu, cuda or cuda:N",
             hint="--modelled computes a profile from its figures",
         )
-    sizes, context = _sizes(tokens), 128 if context is None else context
-    options.at_least({"--context": (context, 1), "--repeats": (repeats, 1)})
+    sizes = _sizes(tokens)
+    options.at_least({"--repeats": (repeats, 1)})
 
     from sequoia_cli.cli.files import publish, record, reserved, resumable
     from sequoia_cli.engine.loading.sources import plain_name
@@ -116,25 +125,33 @@ def profile_command(
     if verbose:
         _show_products(session, say)
     (drafted,) = session.drafts
-    if context > (most := largest_context(session.target, drafted)):
-        raise BadInput(f"--context is {context}; these models leave room for {most} tokens before the tree")
-    conditions = {**session.conditions, "context": context, "temperature": temperature}
-    measured = {"measure": "profile in visits", **conditions, "sizes": sizes, **packages()}
-    prompt = context_prompt(session.tokenizer, context)
-    session.check_prompt(prompt)
-    with resumable(place, measured, say, force=force) as journal, say.progress() as bar:
-        done = _resumed(journal, repeats, say)
+    if contexts[-1] > (most := largest_context(session.target, drafted)):
+        raise BadInput(
+            f"--context is {contexts[-1]}; these models leave room for {most} tokens before the tree"
+        )
+    conditions = {**session.conditions, "context": contexts[0], "temperature": temperature}
+    measured = {"measure": "profile in visits", **conditions, "contexts": contexts, "sizes": sizes}
+    prompts = [context_prompt(session.tokenizer, each) for each in contexts]
+    session.check_prompt(prompts[-1])
+    with resumable(place, measured | packages(), say, force=force) as journal, say.progress() as bar:
+        done = len(journal.entries)
+        pieces = [(number, prompt) for number in range(repeats) for prompt in prompts]
+        total = max(len(pieces), done)
+        if done:
+            say.note(f"continuing an interrupted run: {done} of {total} rounds are done")
         visits_each = len(sizes) - 1  # plain steps, size 1, are timed beside every other size
-        rounds = max(repeats, done)
-        task = bar.add_task("timing", total=rounds * visits_each, completed=done * visits_each)
-        for number in range(done, repeats):
-            visits = time_round(
+        task = bar.add_task("timing", total=total * visits_each, completed=done * visits_each)
+        for number, prompt in pieces[done:]:
+            timed = time_round(
                 session.target, drafted, sizes, prompt, number, pair, lambda: bar.advance(task)
             )
-            journal.add({"visits": visits})
-    visits = [_numbered(visit) for entry in journal.entries for visit in entry["visits"]]
-    unusable = _check_spread(steadied(visits), say)
-    result = fit_profile(visits, conditions, record(context_, packages(), say.warnings))
+            journal.add({"context": len(prompt), "visits": timed})
+    visits: dict[int, list[Samples]] = {each: [] for each in contexts}
+    for entry in journal.entries:
+        visits[entry["context"]] += map(_numbered, entry["visits"])
+    unusable = _check_spread({each: steadied(those) for each, those in visits.items()}, say)
+    shortest = visits.pop(contexts[0])
+    result = fit_profile(shortest, conditions, record(context_, packages(), say.warnings), visits)
     publish("profile", result.to_dict(), place, json, say)
     _show(result, say)
     if unusable:
@@ -147,23 +164,21 @@ def profile_command(
 def _sizes(text: str) -> list[int]:
     from sequoia_cli.compiler.tables import MAX_SIZE
 
-    try:
-        sizes = {int(part) for part in text.split(",")}
-    except ValueError:
-        raise BadInput(f"--tokens is '{text}'; expected whole numbers with commas, such as 1,2,4,8") from None
+    sizes = _counts("--tokens", text)
     for size in (min(sizes), max(sizes)):
         if not 1 <= size <= MAX_SIZE:
             raise BadInput(f"--tokens has {size}; trees of 1 to {MAX_SIZE} nodes can be timed")
     if max(sizes) == 1:
         raise BadInput("--tokens is 1 alone, which is plain decoding; a larger tree times the draft too")
-    return sorted(sizes | {1})  # plain decoding is what every tree is compared with
+    return sorted({*sizes, 1})  # plain decoding is what every tree is compared with
 
 
-def _resumed(journal: Journal, repeats: int, say: Commentary) -> int:
-    done = len(journal.entries)
-    if done:
-        say.note(f"continuing an interrupted run: {done} of {max(repeats, done)} rounds are done")
-    return done
+def _counts(flag: str, text: str) -> list[int]:
+    """Whole numbers with commas, each once, rising."""
+    try:
+        return sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise BadInput(f"{flag} is '{text}'; expected whole numbers with commas, such as 1,2,4,8") from None
 
 
 def _numbered(visit: dict[str, dict[str, list[float]]]) -> Samples:
@@ -173,14 +188,15 @@ def _numbered(visit: dict[str, dict[str, list[float]]]) -> Samples:
     }
 
 
-def _check_spread(samples: Samples, say: Commentary) -> str | None:
-    """Warn of unsteady timings; returns what makes the profile unusable, or None."""
+def _check_spread(samples: dict[int, Samples], say: Commentary) -> str | None:
+    """Warn of unsteady timings at any context; returns what makes the profile unusable, or None."""
     from sequoia_cli.measure.latency import UNSTEADY, UNUSABLE, spread
 
     found = [
         (spread(seconds), f"{part} at {size}")
+        for by_part in samples.values()
         for part in ("target", "draft")  # verification is small next to them
-        for size, seconds in samples[part].items()
+        for size, seconds in by_part[part].items()
     ]
     unsteady = sorted((entry for entry in found if entry[0] > UNSTEADY), reverse=True)
     if not unsteady:
@@ -207,6 +223,7 @@ def _show_products(session: Session, say: Commentary) -> None:
 
 
 def _show(result: HardwareProfile, say: Commentary) -> None:
-    from sequoia_cli.cli.render import profile_table
+    from sequoia_cli.cli.render import profile_tables
 
-    say.show(profile_table(result))
+    for table in profile_tables(result):
+        say.show(table)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from sequoia_cli.core.hardware import HardwareProfile
+from sequoia_cli.core.hardware import HardwareProfile, Times
 from sequoia_cli.core.rates import AcceptanceRates
 
 _NUMBERS = ("nodes", "tokens", "depth")
@@ -21,21 +22,28 @@ def plain_table(title: str, *columns: str) -> Table:
     return table
 
 
-def profile_table(profile: HardwareProfile) -> Table:
-    """Milliseconds of each part by size, and what a token costs next to plain decoding."""
-    title = f"{profile.device} ({profile.origin}), milliseconds"
+def profile_tables(profile: HardwareProfile) -> Iterator[Table]:
+    """For each context, milliseconds of each part by size, and what a token costs next to plain decoding."""
+    for context, times in ((profile.context, profile), *profile.contexts):
+        of = f", context {context}" if profile.contexts else ""
+        yield _times_table(times, f"{profile.device} ({profile.origin}){of}, milliseconds")
+
+
+def _times_table(times: Times, title: str) -> Table:
     table = plain_table(title, "tokens", "target", "relative", "draft level", "verify")
-    first = profile.target_seconds[0][1]
-    draft, verify = dict(profile.draft_seconds), dict(profile.verify_seconds)
-    for tokens in sorted({*dict(profile.target_seconds), *draft}):
-        seconds = profile.target(tokens)
+    target, draft, verify = dict(times.target_seconds), dict(times.draft_seconds), dict(times.verify_seconds)
+    curve, first = times.curves["target"], times.target_seconds[0][1]
+    for tokens in sorted({*target, *draft}):
+        seconds = curve.seconds(tokens)
         table.add_row(
             str(tokens),
-            _milliseconds(dict(profile.target_seconds).get(tokens)),
-            f"{seconds / first:.2f}" if seconds is not None else "",
+            _milliseconds(target.get(tokens)),
+            f"{seconds / first:.2f}" if isfinite(seconds) else "",
             _milliseconds(draft.get(tokens)),
             _milliseconds(verify.get(tokens)),
         )
+    if times.overhead_seconds:
+        table.caption = f"and {_milliseconds(times.overhead_seconds)} for whatever else every step takes"
     return table
 
 

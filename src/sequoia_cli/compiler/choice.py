@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
-from sequoia_cli.compiler.cost import StepSeconds, step_seconds
 from sequoia_cli.compiler.families import TIE
 from sequoia_cli.compiler.value import Rows, expected_tokens
+from sequoia_cli.core.costs import StepCosts
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.plan import Prediction, TreePlan
 from sequoia_cli.core.tree import TokenTree
@@ -16,29 +17,32 @@ from sequoia_cli.core.tree import TokenTree
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tree with what a step with it brings and costs. `shape` names it for people."""
+    """A tree with what a step with it brings and costs, also by `parts`. `shape` names it for people."""
 
     shape: str
     tree: TokenTree
     tokens_per_step: float
-    seconds: StepSeconds
+    seconds: float
+    parts: Mapping[str, float]
 
     @classmethod
     def of(
         cls, tree: TokenTree, profile: HardwareProfile, rows: Rows, shape: str | None = None
     ) -> Candidate | None:
         """`tree` with its value and cost; None where the profile does not cover it."""
-        seconds = step_seconds(tree, profile)
-        if seconds is None:
+        widths = [len(level) for level in tree.expanded]
+        seconds = profile.costs.seconds(tree.size, widths)
+        if not isfinite(seconds):
             return None
         if shape is None:
             shape = "no speculation" if tree.size == 1 else "chain" if tree.is_chain else "tree"
-        return cls(shape, tree, expected_tokens(tree, rows), seconds)
+        parts = profile.model.parts(tree.size, widths)
+        return cls(shape, tree, expected_tokens(tree, rows), seconds, parts)
 
     @property
     def seconds_per_token(self) -> float:
         """What the choice minimises."""
-        return self.seconds.total / self.tokens_per_step
+        return self.seconds / self.tokens_per_step
 
 
 def slower_than_plain(chosen: Candidate, plain: Candidate) -> tuple[str, ...]:
@@ -105,7 +109,8 @@ class CurvePoint:
 class Choice:
     """The chosen tree, plain decoding, the runners-up (fastest first) and points of the curve chosen from.
 
-    `not_considered` says what lay beyond the profile, `warnings` what the user should act on.
+    `not_considered` says what lay beyond the profile, `warnings` what the user should act on. `costs` are
+    those of trees within the budget.
     """
 
     chosen: Candidate
@@ -114,6 +119,7 @@ class Choice:
     curve: tuple[CurvePoint, ...]
     not_considered: tuple[str, ...]
     warnings: tuple[str, ...]
+    costs: StepCosts
 
     def speedup(self, candidate: Candidate) -> float:
         """Over plain decoding of the same engine."""
@@ -137,12 +143,13 @@ class Choice:
                 for other in self.runners_up
             ),
             record,
+            self.costs,
         )
 
     def _figures(self, candidate: Candidate) -> dict[str, float]:
         figures = {
             "tokens_per_step": candidate.tokens_per_step,
-            "seconds_per_step": candidate.seconds.total,
+            "seconds_per_step": candidate.seconds,
             "speedup": self.speedup(candidate),
         }
         return {key: float(f"{value:.6g}") for key, value in figures.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sequoia_cli.compiler import shapes
 from sequoia_cli.compiler.best import BestTrees
 from sequoia_cli.compiler.choice import Candidate, Choice, CurvePoint, slower_than_plain
-from sequoia_cli.compiler.cost import CostTable, check_first_times, largest_size, widest_level
+from sequoia_cli.compiler.cost import CostTable, check_first_times, widest_level
 from sequoia_cli.compiler.families import Family, prefix_family
 from sequoia_cli.compiler.search import fastest_trees
 from sequoia_cli.compiler.tables import MAX_SIZE
@@ -42,8 +42,8 @@ def choose(profile: HardwareProfile, rows: Rows, limits: Limits, size: int | Non
     """
     check_first_times(profile)
     asked = limits.budget if size is None else size
-    most = min(asked, largest_size(profile) or MAX_SIZE)
-    table = CostTable.of(profile, most)
+    most = min(asked, profile.costs.target.end or MAX_SIZE)
+    table = CostTable.of(profile.costs, most)
     best = fastest_trees(BestTrees(rows, most, limits.max_depth, limits.max_branch), table, size or 1)
     search = _Search(profile, rows, limits, table, best)
     plain = search.candidate(ROOT_ONLY)
@@ -57,7 +57,13 @@ def choose(profile: HardwareProfile, rows: Rows, limits: Limits, size: int | Non
         )
     runners_up = _distinct([plain, *search.shapes(), *search.other_sizes(chosen.tree.size)], chosen)
     return Choice(
-        chosen, plain, runners_up, _curve(best), tuple(not_considered), slower_than_plain(chosen, plain)
+        chosen,
+        plain,
+        runners_up,
+        _curve(best),
+        tuple(not_considered),
+        slower_than_plain(chosen, plain),
+        profile.costs.up_to(most),
     )
 
 

@@ -16,7 +16,7 @@ from sequoia_cli.compiler import heap
 from sequoia_cli.compiler.best import BestTrees
 from sequoia_cli.compiler.choice import Choice, Confidence, Lead
 from sequoia_cli.compiler.choose import Limits
-from sequoia_cli.compiler.cost import CostTable, largest_size
+from sequoia_cli.compiler.cost import CostTable
 from sequoia_cli.compiler.estimate import Estimate
 from sequoia_cli.compiler.families import best_family
 from sequoia_cli.compiler.tables import MAX_SIZE, Floats
@@ -77,12 +77,13 @@ class Rechoose:
         by `rows`, which stand for the truth. The same difference of the chosen tree is 0 on average; taking
         it off leaves less noise.
         """
-        largest = min(self.limits.budget, largest_size(self.profile) or MAX_SIZE)
+        costs = self.profile.costs
+        largest = min(self.limits.budget, costs.target.end or MAX_SIZE)
         size = self.size or min(largest, max(2 * choice.chosen.tree.size, 16), RECHOSEN_SIZE)
         depth = min(self.limits.max_depth, choice.chosen.tree.depth + 4)
-        table, truth = CostTable.of(self.profile, size), _as_draw(rows, draws.shape[2])
+        table, truth = CostTable.of(costs, size), _as_draw(rows, draws.shape[2])
         known = [
-            (each.tree, each.seconds.total)
+            (each.tree, each.seconds)
             for each in (choice.chosen, *choice.runners_up)
             if self.size in (None, each.tree.size)
         ]

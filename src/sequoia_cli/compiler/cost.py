@@ -1,14 +1,7 @@
-"""The cost model: seconds of one decoding step with a tree, added up from what the profile measured.
-
-The paper charges t(n) + d * c for a tree of n nodes and d layers (Sequoia, arXiv 2402.12374, section 4.1):
-one constant per layer. Here each level costs what its width costs, the last layer costs no draft, since
-nothing is grown from it, and verification is charged too. Plain decoding is the root alone: a target step and
-no draft.
-"""
+"""A profile's times as the compiler uses them: checked, never falling, and looked up once for all trees."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,47 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sequoia_cli.compiler.tables import Floats, Ints
-from sequoia_cli.core.hardware import HardwareProfile, Timings
-from sequoia_cli.core.tree import TokenTree
+from sequoia_cli.core.costs import Points, StepCosts
+from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.errors import BadInput
 
 #: Seconds that a part of a step can take: sums and ratios of such times never overflow.
 SHORTEST, LONGEST = 1e-12, 1e9
 
 
-@dataclass(frozen=True)
-class StepSeconds:
-    """Seconds of the parts of one decoding step."""
-
-    target: float
-    draft: float
-    verify: float
-
-    @property
-    def total(self) -> float:
-        """Seconds of the whole step."""
-        return self.target + self.draft + self.verify
-
-
-def step_seconds(tree: TokenTree, profile: HardwareProfile) -> StepSeconds | None:
-    """Seconds of a step with `tree`; None where a part lies beyond what the profile covers."""
-    target, verify = profile.target(tree.size), profile.verify(tree.size)
-    levels = [profile.draft(len(level)) for level in tree.expanded]
-    if target is None or verify is None or None in levels:
-        return None
-    return StepSeconds(target, sum(seconds for seconds in levels if seconds is not None), verify)
-
-
 def check_first_times(profile: HardwareProfile, source: str = "the profile") -> None:
     """Plain decoding and the first level of every tree need the times for 1; `BadInput` names what lacks."""
-    for key, lookup in (
-        ("target_seconds", profile.target),
-        ("verify_seconds", profile.verify),
-        ("draft_seconds", profile.draft),
-    ):
-        if lookup(1) is None:
-            first = getattr(profile, key)[0][0]
-            raise BadInput(f"{source}: '{key}' begin at {first}; a time for 1 is needed")
+    for part, curve in profile.curves.items():
+        if not np.isfinite(curve.seconds(1)):
+            raise BadInput(
+                f"{source}: '{part}_seconds' begin at {curve.points[0][0]}; a time for 1 is needed"
+            )
 
 
 def usable(profile: HardwareProfile, source: str = "the profile") -> tuple[HardwareProfile, list[str]]:
@@ -87,6 +54,10 @@ def usable(profile: HardwareProfile, source: str = "the profile") -> tuple[Hardw
                 f"the profile's '{key}' falls from {before:g} s for {one} to {after:g} s for {two}; "
                 "more is taken to cost at least as much"
             )
+    if profile.overhead_seconds > LONGEST:
+        raise BadInput(
+            f"{source}: 'overhead_seconds' is {profile.overhead_seconds:g}; at most {LONGEST:g} is possible"
+        )
     if constant:
         warnings.append(
             f"one time alone in the profile's {' and '.join(constant)}: taken as the same for every size"
@@ -94,20 +65,12 @@ def usable(profile: HardwareProfile, source: str = "the profile") -> tuple[Hardw
     return replace(profile, **changed), warnings
 
 
-def _rising(timings: Timings) -> Timings:
+def _rising(timings: Points) -> Points:
     """The closest times that never fall (isotonic regression)."""
     from scipy.optimize import isotonic_regression  # slow to import, and seldom needed
 
     fitted = isotonic_regression([seconds for _, seconds in timings]).x
     return tuple((count, float(seconds)) for (count, _), seconds in zip(timings, fitted, strict=True))
-
-
-def largest_size(profile: HardwareProfile) -> int | None:
-    """Largest tree that both the target and the verification times cover; None where both are constants."""
-    ends = [
-        timings[-1][0] for timings in (profile.target_seconds, profile.verify_seconds) if len(timings) > 1
-    ]
-    return min(ends, default=None)
 
 
 def widest_level(size: int) -> int:
@@ -117,26 +80,28 @@ def widest_level(size: int) -> int:
 
 @dataclass(frozen=True)
 class CostTable:
-    """The profile looked up once for all sizes and widths up to a limit; NaN where it does not reach.
+    """Costs looked up once for all sizes and widths up to a limit; infinite where they do not reach.
 
-    `step` (size) is target plus verification, `draft` (width) one level; no width costs nothing.
+    `step` (size) is all but the draft, `draft` (width) one level; no width costs nothing.
     """
 
     step: Floats
     draft: Floats
 
     @classmethod
-    def of(cls, profile: HardwareProfile, size: int) -> CostTable:
+    def of(cls, costs: StepCosts, size: int) -> CostTable:
         """Look up sizes and widths 1..`size`."""
-        step = _looked_up(profile.target, size) + _looked_up(profile.verify, size)
-        draft = _looked_up(profile.draft, size)
+        step, draft = (
+            np.array([np.inf, *map(curve.seconds, range(1, size + 1))])
+            for curve in (costs.target, costs.draft)
+        )
         draft[0] = 0.0
-        return cls(step, draft)
+        return cls(costs.overhead + step, draft)
 
     @cached_property
     def widest(self) -> int:
         """Most nodes with children that the profile covers in one level, of those looked up."""
-        return int(np.count_nonzero(~np.isnan(self.draft))) - 1
+        return int(np.count_nonzero(np.isfinite(self.draft))) - 1
 
     @cached_property
     def extra(self) -> Floats:
@@ -153,8 +118,3 @@ class CostTable:
         """Seconds per step of one tree per size, given the nodes with children (size, level) of each."""
         seconds: Floats = self.step[: len(widths)] + self.draft[widths].sum(axis=1)
         return seconds
-
-
-def _looked_up(lookup: Callable[[int], float | None], size: int) -> Floats:
-    found = [lookup(count) for count in range(1, size + 1)]
-    return np.array([np.nan, *(np.nan if seconds is None else seconds for seconds in found)])

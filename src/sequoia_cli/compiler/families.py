@@ -67,7 +67,6 @@ def best_family(best: BestTrees, table: CostTable) -> Family:
     for depth, (values, widths) in enumerate(zip(best.values[1:], best.expanded(), strict=True), start=1):
         exists = np.isfinite(values) & np.isfinite(table.step)
         cost = np.where(exists, table.seconds(widths), np.inf)
-        cost = np.where(np.isnan(cost), np.inf, cost)
         value = np.where(exists, values, 1.0)
         faster = cost / value < seconds / tokens * (1 - TIE)
         tokens[faster], seconds[faster], depths[faster] = value[faster], cost[faster], depth
@@ -84,7 +83,6 @@ def prefix_family(tree: TokenTree, rows: Rows, table: CostTable) -> Family:
     widths = np.zeros((tree.size + 1, tree.depth - 1), np.int16)
     widths[1:] = np.cumsum(grown, axis=0)
     seconds = table.seconds(widths)
-    seconds[np.isnan(seconds)] = np.inf
     tokens = np.concatenate([[1.0], np.cumsum(scores)])
     depths = np.concatenate([[0], layers + 1]).astype(np.int16)
     return Family(tokens, seconds, depths, lambda size: prefix(tree, size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sequoia_cli.compiler.choice import Candidate, Choice, slower_than_plain
-from sequoia_cli.compiler.cost import check_first_times, largest_size
+from sequoia_cli.compiler.cost import check_first_times
 from sequoia_cli.compiler.value import Rows
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree
@@ -28,11 +28,11 @@ def weigh(profile: HardwareProfile, rows: Rows, tree: TokenTree, shape: str) -> 
             f"{shape} has up to {tree.max_branch} children of a node, the acceptance rates {ranks} ranks: "
             "children of later ranks count as never accepted"
         )
-    return Choice(given, plain, (plain,), (), (), tuple(warnings))
+    return Choice(given, plain, (plain,), (), (), tuple(warnings), profile.costs.up_to(tree.size))
 
 
 def _not_covered(profile: HardwareProfile, tree: TokenTree, shape: str) -> BadInput:
-    covered = largest_size(profile)
+    covered = profile.costs.target.end
     if covered is not None and tree.size > covered:
         found, end = f"{tree.size} nodes", f"times end at {covered} tokens"
     else:

@@ -17,10 +17,12 @@ nodes took 1.15 to 1.19 plain steps (Table 4); the model gives 1.10 to 1.17. Non
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sequoia_cli import __version__
-from sequoia_cli.core.hardware import HardwareProfile, Timings
+from sequoia_cli.core.costs import Points
+from sequoia_cli.core.hardware import HardwareProfile, Times
 from sequoia_cli.errors import BadInput
 
 
@@ -90,27 +92,24 @@ VERIFY_SECONDS_PER_NODE = 12.5e-6
 _COUNTS = (1, 2, 4, *range(8, 257, 8), 320, 384, 448, 512, 768, 1024)
 
 
-def modelled_profile(device: str, context: int = CONTEXT) -> HardwareProfile:
+def modelled_profile(device: str, contexts: Sequence[int] = (CONTEXT,)) -> HardwareProfile:
     """The profile of Llama-2-7B with a 68M draft on one of `MODELLED_DEVICES`, marked as modelled.
 
-    `context` is the number of tokens before the tree. Raises `BadInput` for a device without figures.
+    `contexts` are numbers of tokens before the tree, rising. Raises `BadInput` for a device without figures.
     """
     if device not in DEVICES:
         raise BadInput(f"device {device} has no model; there is one for {', '.join(DEVICES)}")
-    if context < 1:
-        raise BadInput(f"a context of {context} tokens is not allowed; at least 1 is needed")
-    verify = tuple((count, _short(count * VERIFY_SECONDS_PER_NODE)) for count in (1, _COUNTS[-1]))
     command = f"sequoia profile --device {device} --modelled"
-    if context != CONTEXT:
-        command += f" --context {context}"
+    if tuple(contexts) != (CONTEXT,):
+        command += f" --context {','.join(map(str, contexts))}"
+    context, *longer = contexts
     return HardwareProfile(
-        target_seconds=_timings(device, TARGET, PLAIN_SECONDS - VERIFY_SECONDS_PER_NODE, context),
-        draft_seconds=_timings(device, DRAFT, DRAFT_SECONDS, context),
-        verify_seconds=verify,
+        **vars(_times(device, context)),
         origin="modelled",
         device=DEVICES[device].name,
         conditions={"target": TARGET.name, "draft": DRAFT.name, "dtype": "float16", "context": context},
         record={"command": command, "version": __version__, "notes": _notes(DEVICES[device])},
+        contexts=tuple((each, _times(device, each)) for each in longer),
     )
 
 
@@ -120,7 +119,15 @@ def forward_seconds(device: Device, model: Model, tokens: int, context: int) -> 
     return max(memory, tokens * model.flops(context) / (device.peak * COMPUTE_SHARE))
 
 
-def _timings(device: str, model: Model, published: float, context: int) -> Timings:
+def _times(device: str, context: int) -> Times:
+    return Times(
+        _timings(device, TARGET, PLAIN_SECONDS - VERIFY_SECONDS_PER_NODE, context),
+        _timings(device, DRAFT, DRAFT_SECONDS, context),
+        tuple((count, _short(count * VERIFY_SECONDS_PER_NODE)) for count in (1, _COUNTS[-1])),
+    )
+
+
+def _timings(device: str, model: Model, published: float, context: int) -> Points:
     """Seconds by tokens, with the overhead that the published seconds of one token on the A100 leave."""
     overhead = published - forward_seconds(DEVICES["a100"], model, 1, CONTEXT)
     return tuple(

@@ -91,9 +91,9 @@ def parse_document(raw: bytes, source: str) -> Document:
 class Fields:
     """Checked access to the keys of a mapping read from a file; every complaint names file, key and value.
 
-    `schema` is what the file has to be (`name/version`); hand-written files may leave it out where it is not
-    `required`, and a mapping within a file has none. It is checked before the `known` keys, so that a file of
-    another kind is named as that.
+    `schema` is what the file has to be (`name/version`, or one of `older`); hand-written files may leave it
+    out where it is not `required`, and a mapping within a file has none. It is checked before the `known`
+    keys, so that a file of another kind is named as that.
     """
 
     def __init__(
@@ -104,13 +104,14 @@ class Fields:
         what: str,
         schema: str | None = None,
         *,
+        older: tuple[str, ...] = (),
         required: bool = True,
     ) -> None:
         if not isinstance(data, Mapping):
             raise BadInput(f"{source}: a {what} is a mapping of keys to values, found {shown(data)}")
         self.source, self.data = source, data
         if schema is not None:
-            self._check_schema(schema, required)
+            self._check_schema(schema, older, required)
         known = list(known)
         for key in data:
             if key not in known:
@@ -129,9 +130,9 @@ class Fields:
             raise BadInput(f"{self.source}: key '{key}' is missing; found {found}")
         return self.data[key]
 
-    def _check_schema(self, expected: str, required: bool) -> None:
+    def _check_schema(self, expected: str, older: tuple[str, ...], required: bool) -> None:
         found = self.require("schema") if required else self.data.get("schema", expected)
-        if found == expected:
+        if found in (expected, *older):
             return
         name, _, _ = expected.partition("/")
         if isinstance(found, str) and found.startswith(name + "/"):

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from scipy.optimize import isotonic_regression
 
-from sequoia_cli.core.hardware import HardwareProfile, Timings
+from sequoia_cli.core.costs import Points
+from sequoia_cli.core.hardware import HardwareProfile, Times
 from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import Draft
@@ -28,7 +29,7 @@ Samples = dict[str, dict[int, list[float]]]
 #: Steps of each size in a visit.
 STEPS = 4
 
-PARTS = ("target", "draft", "verify")
+PARTS = ("target", "draft", "verify", "overhead")
 
 #: Relative interquartile range above which a timing is called unsteady, and above which it is no result.
 UNSTEADY, UNUSABLE = 0.2, 0.8
@@ -115,8 +116,8 @@ def sort_samples(steps: Iterable[Step]) -> Samples:
     samples: Samples = {part: {} for part in PARTS}
     for step in steps:
         samples["target"].setdefault(step.size, []).append(step.seconds["target"])
-        rest = step.seconds["verify"] + step.seconds["other"]
-        samples["verify"].setdefault(step.size, []).append(rest)
+        samples["verify"].setdefault(step.size, []).append(step.seconds["verify"])
+        samples["overhead"].setdefault(step.size, []).append(step.seconds["other"])
         for width, seconds in zip(step.level_widths, step.level_seconds, strict=True):
             samples["draft"].setdefault(width, []).append(seconds)
     return samples
@@ -133,22 +134,49 @@ def merge_samples(parts: Iterable[Samples]) -> Samples:
 
 
 def fit_profile(
-    visits: Sequence[Samples], conditions: Mapping[str, Any], record: Mapping[str, Any]
+    visits: Sequence[Samples],
+    conditions: Mapping[str, Any],
+    record: Mapping[str, Any],
+    longer: Mapping[int, Sequence[Samples]] | None = None,
 ) -> HardwareProfile:
-    """The profile of what was timed in these visits, with the raw samples beside the fit."""
-    steady, samples = steadied(visits), merge_samples(visits)
+    """The profile of what was timed in these visits, with the raw samples beside the fit.
+
+    `longer` has the visits at longer contexts than that of the conditions.
+    """
     return HardwareProfile(
-        target_seconds=fitted(steady["target"]),
-        draft_seconds=fitted(steady["draft"]),
-        verify_seconds=fitted(steady["verify"]),
+        **vars(fit_times(visits)),
         origin="measured",
         device=str(conditions["device"]),
         conditions=conditions,
+        record=record,
+        contexts=tuple((context, fit_times(those)) for context, those in sorted((longer or {}).items())),
+    )
+
+
+def fit_times(visits: Sequence[Samples]) -> Times:
+    """The times of what was timed in visits at one context.
+
+    The overhead is what plain steps take besides the target and verification; what trees add to that by their
+    size belongs to verification.
+    """
+    steady, samples = steadied(visits), merge_samples(visits)
+    overhead = float(f"{statistics.median(steady['overhead'][1]):.6g}")
+    rest = {
+        size: [verify + other for verify, other in zip(seconds, steady["overhead"][size], strict=True)]
+        for size, seconds in steady["verify"].items()
+    }
+    return Times(
+        target_seconds=fitted(steady["target"]),
+        draft_seconds=fitted(steady["draft"]),
+        # Pooling with other sizes can bring the rest of a plain step below its overhead.
+        verify_seconds=tuple(
+            (size, max(1e-9, float(f"{seconds - overhead:.6g}"))) for size, seconds in fitted(rest)
+        ),
+        overhead_seconds=overhead,
         samples={
             part: [[size, [round(value, 7) for value in seconds]] for size, seconds in by_size.items()]
             for part, by_size in samples.items()
         },
-        record=record,
     )
 
 
@@ -170,7 +198,7 @@ def steadied(visits: Sequence[Samples]) -> Samples:
     )
 
 
-def fitted(by_size: Mapping[int, Sequence[float]]) -> Timings:
+def fitted(by_size: Mapping[int, Sequence[float]]) -> Points:
     """The median of each size, made non-decreasing by isotonic regression.
 
     More tokens never take less time; where measured medians say so it is noise, and a compiler would choose
