@@ -100,15 +100,17 @@ def slopes_below(seconds: Floats) -> Floats:
     return slopes
 
 
-def shapes_of(
-    plan: TreePlan, verifier: Verifier, *, greedy: bool, drafts: int
-) -> Callable[[TokenTree], Shape]:
-    """What a `Decoder` makes the shapes of its texts with, its tree being the plan's.
-
-    Raises `BadInput` for a verifier that needs to know the tree before, or for several drafts.
-    """
+def shapes_of(plan: TreePlan) -> Callable[[TokenTree], Shape]:
+    """What a `Decoder` makes the shapes of its texts with, its tree being the plan's."""
     if plan.adaptive is None or plan.costs is None:
         return FixedShape
+    return partial(AdaptiveShape, policy=Policy.of(plan.costs, plan.adaptive, plan.tree.size))
+
+
+def check_plan(plan: TreePlan, verifier: Verifier, *, greedy: bool, drafts: int) -> None:
+    """Raise `BadInput` for an adaptive plan where it is not lossless, or with several drafts."""
+    if plan.adaptive is None:
+        return
     if drafts > 1:
         raise BadInput(f"a plan that chooses trees in each step takes one draft, and {drafts} are given")
     if not (greedy or verifier.stops):
@@ -117,8 +119,6 @@ def shapes_of(
             "chooses it in each step",
             hint="take another verifier, or a plan compiled without --adaptive",
         )
-    policy = Policy.of(plan.costs, plan.adaptive, plan.tree.size)
-    return partial(AdaptiveShape, policy=policy)
 
 
 class AdaptiveShape:
