@@ -14,7 +14,9 @@ from sequoia_cli.engine.target import Target
 class Written:
     """The target's own text after a prompt, with the states that the draft asks for."""
 
-    def __init__(self, target: Target, draft: Draft, prompt: Sequence[int], tokens: int) -> None:
+    def __init__(
+        self, target: Target, draft: Draft, prompt: Sequence[int], tokens: int, eos_ids: Sequence[int]
+    ) -> None:
         self.prompt, self.ids = torch.tensor(prompt), [prompt[-1]]
         text, self.before = target.open(self.prompt[:-1], len(prompt) + tokens + 1, draft.taps)
         rows: list[tuple[Tensor, ...]] = []
@@ -23,6 +25,8 @@ class Written:
             text.keep((0,))
             rows.append(tuple(states.clone() for states in output.hidden))
             self.ids.append(int(output.logits[0].argmax()))
+            if self.ids[-1] in eos_ids:
+                break
         self.states = [torch.cat(states) for states in zip(*rows, strict=True)]
 
 
@@ -50,10 +54,10 @@ class ReplayedText:
         tokens, winners = [], []
         for parent, rank in nodes:
             token = self._tokens[parent][rank] if parent >= 0 else ids[self.place]
-            before = self._depths[parent] if parent >= 0 else -1
-            place = self.place + (before if before is not None else 0) + 1
-            on_text = before is not None and place < len(ids) and token == ids[place]
-            self._depths.append((before or 0) + 1 if on_text and parent >= 0 else 0 if parent < 0 else None)
+            above = self._depths[parent] if parent >= 0 else -1
+            place = self.place + (above or 0) + 1
+            on_text = parent < 0 or (above is not None and place < len(ids) and token == ids[place])
+            self._depths.append(above + 1 if on_text and above is not None else None)
             tokens.append(token)
         proposals = self.draft.extend([parent for parent, _ in nodes], torch.tensor(tokens))
         children = proposals.top([self.ranks] * len(nodes), int(1e9))
@@ -69,12 +73,8 @@ class ReplayedText:
         """See `Text`."""
         ids, first = self.written.ids, self.place
         new = ids[first + 1 : first + len(ranks) + 2]
-        path = [
-            next(node for node, found in enumerate(self._depths) if found == depth)
-            for depth in range(
-                min(len(ranks) + 1, 1 + max((d for d in self._depths if d is not None), default=-1))
-            )
-        ]
+        # The nodes that were run on the text, in order of depth.
+        path = [node for node, depth in enumerate(self._depths) if depth is not None and depth <= len(ranks)]
         states = [rows[first : first + len(new)] for rows in self.written.states]
         self.draft.commit(path, new, states)
         self.place += len(new)
