@@ -35,8 +35,13 @@ class ReplayedText:
 
     def __init__(self, draft: Draft, written: Written, ranks: int) -> None:
         self.draft, self.written, self.ranks, self.place = draft, written, ranks, 0
-        draft.start(written.prompt, len(written.prompt) + len(written.ids) + 512, written.before)
         self._forget()
+
+    def _begin(self) -> None:
+        # Here, not where it is made: one draft goes along many texts, one after the other.
+        if self.place == 0 and not self._tokens:
+            written = self.written
+            self.draft.start(written.prompt, len(written.prompt) + len(written.ids) + 512, written.before)
 
     def _forget(self) -> None:
         self._tokens: list[list[int]] = []  # of the children of each node that was run
@@ -50,6 +55,7 @@ class ReplayedText:
     @torch.inference_mode()
     def extend(self, nodes: Sequence[tuple[int, int]]) -> tuple[list[list[float]], list[int | None]]:
         """See `Text`."""
+        self._begin()
         ids = self.written.ids
         tokens, winners = [], []
         for parent, rank in nodes:
@@ -71,6 +77,7 @@ class ReplayedText:
     @torch.inference_mode()
     def commit(self, ranks: Sequence[int]) -> None:
         """See `Text`."""
+        self._begin()
         ids, first = self.written.ids, self.place
         new = ids[first + 1 : first + len(ranks) + 2]
         # The nodes that were run on the text, in order of depth.
