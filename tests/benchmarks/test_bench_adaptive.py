@@ -8,6 +8,7 @@ from adaptive.steps import run
 
 from scripted import ScriptedDraft, ScriptedTarget, counting_up, ranking
 from sequoia_cli.core.costs import Curve, StepCosts
+from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.grow import FixedShape
@@ -36,8 +37,6 @@ class Counting:
         for parent, rank in nodes:
             token = self.tokens[parent][1][rank] if parent >= 0 else self.place
             probs = self.draft.extend((), torch.tensor([token])).probabilities
-            from sequoia_cli.core.sampling import Sampling
-
             best = probs(Sampling(1.0)).probs[0].topk(3)
             self.tokens.append((token, best.indices.tolist()))
             rows.append(best.values.tolist())
