@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .PHONY: env demo test test-all check families draft trees bench bench-compile bench-forward bench-products \
-	bench-cost-model bench-verifiers bench-check bench-check-alarms bench-gpu bench-paper bench-spec clean
+	bench-adaptive bench-cost-model bench-verifiers bench-check bench-check-alarms bench-gpu bench-paper bench-spec clean
 
 env: $(VENV)/.ready
 
@@ -95,6 +95,11 @@ bench-check-alarms: env
 # Plain and tree by turns on every tenth prompt of SpecBench: make bench-spec SPEC=question.jsonl
 bench-spec: env
 	$(BIN)/python benchmarks/bench_spec.py --dataset $(SPEC) --every 10 -o benchmarks/bench_spec.json
+
+# Rules for the tree of each step under one cost curve, simulated with published vectors; BENCH="--pair --rates FILE"
+# goes along texts of the default pair instead.
+bench-adaptive: env
+	$(BIN)/python benchmarks/bench_adaptive.py $(BENCH) > benchmarks/bench_adaptive.json
 
 # On a machine with a GPU, and no network: forwards, attention, steps and the gain of a tree, with random weights.
 bench-gpu: env

@@ -84,7 +84,7 @@ def changed(change):
 
     def estimate(target, draft, prompt, options, *, generator):
         steps = acceptance_along(target, draft, prompt, options, generator=generator)
-        return PromptCounts(0, *expected_counts([tuple(map(change, step)) for step in steps], options))
+        return PromptCounts(0, *expected_counts([tuple(map(change, step)) for step in steps], options)[:2])
 
     return estimate
 

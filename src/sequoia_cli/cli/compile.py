@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sequoia_cli.cli import options
 from sequoia_cli.cli.compile_limits import DEFAULT_BRANCH, DEFAULT_DEPTH
 
 if TYPE_CHECKING:
     from sequoia_cli.cli.compile_inputs import Inputs
     from sequoia_cli.compiler.choice import Choice, Confidence
+    from sequoia_cli.core.plan import TreePlan
 
 #: Left out of the command that a plan records: it has the digests of its inputs, wherever they lay, so that
 #: equal inputs give equal bytes.
@@ -45,6 +47,14 @@ def compile_command(
             "expansion:1,1,3,1 children by level (SpecInfer).",
         ),
     ] = "sequoia",
+    adaptive: Annotated[
+        bool,
+        typer.Option(
+            "--adaptive",
+            help="A tree that generate cuts in each step to the part that pays there; needs acceptance rates "
+            "that this version has counted.",
+        ),
+    ] = False,
     profile: Annotated[
         str | None,
         typer.Option(
@@ -109,11 +119,15 @@ def compile_command(
 
     limits = checked_limits(budget, max_depth, max_branch, size)
     fixed = fixed_shape(shape, context)
+    if adaptive:
+        options.refuse_idle(context, "--adaptive chooses trees in each step", "size shape")
     say = Commentary(quiet=quiet, progress=not no_progress)
     inputs = read_inputs(profile, acceptance, at_context, say)
+    calibration = inputs.calibration() if adaptive else None
     if size is not None and fixed is None:
         check_size(size, limits, inputs)
 
+    from sequoia_cli.compiler.adaptive import adaptive_plan
     from sequoia_cli.compiler.choose import choose
     from sequoia_cli.compiler.confidence import Rechoose, assess
     from sequoia_cli.compiler.fixed import weigh
@@ -134,7 +148,10 @@ def compile_command(
         stated = {"shape": shape}
     for warning in choice.warnings:
         say.warn(warning)
-    plan = _plan(context, choice, confidence, inputs, stated)
+    made = _plan(context, choice, confidence, inputs, stated)
+    if calibration:
+        made = adaptive_plan(made, choice, rows, limits, calibration)
+    plan = made.to_dict()
     written = target.write(render(plan, "json"))
     if json and not target.is_stdout:
         print_json(plan)
@@ -148,6 +165,10 @@ def compile_command(
         for item in explanation(choice, confidence, rows):
             say.show(item)
     say.note(summary(choice, confidence))
+    if calibration:
+        say.note(
+            f"written: {made.tree.size} nodes in {made.tree.depth} layers, of which each step has a part"
+        )
     if not target.is_stdout:
         say.note(f"wrote {target.path}" if written else f"{target.path} is unchanged")
 
@@ -158,8 +179,8 @@ def _plan(
     confidence: Confidence,
     inputs: Inputs,
     stated: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The document that is written: no time and no place in it, so that equal inputs give equal bytes."""
+) -> TreePlan:
+    """The plan that is written: no time and no place in it, so that equal inputs give equal bytes."""
     from sequoia_cli import __version__
     from sequoia_cli.cli.files import command_line
 
@@ -168,4 +189,4 @@ def _plan(
         record["warnings"] = warnings
     if choice.not_considered:
         record["notes"] = ["not considered: " + reason for reason in choice.not_considered]
-    return choice.plan({**inputs.described(), "limits": stated}, record, confidence).to_dict()
+    return choice.plan({**inputs.described(), "limits": stated}, record, confidence)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sequoia_cli.compiler.cost import usable
 from sequoia_cli.compiler.estimate import Estimate
 from sequoia_cli.core.artifact import Document, read_document
+from sequoia_cli.core.calibration import Calibration
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.paths import latest, shipped
 from sequoia_cli.core.rates import AcceptanceRates
@@ -38,6 +39,17 @@ class Inputs:
     name: str
     shipped: bool
     warnings: list[str]
+
+    def calibration(self) -> Calibration:
+        """The rates by what the draft gave. Raises `BadInput` where they were not counted so."""
+        found = self.rates.calibration()
+        if found is None:
+            raise BadInput(
+                f"{self.documents['acceptance'].source} has no counts by probability ('cells'), which "
+                "--adaptive needs",
+                hint="`sequoia acceptance` counts them, with its default estimator",
+            )
+        return found
 
     def described(self) -> dict[str, Any]:
         """What a plan says of its inputs: digests and conditions."""

@@ -111,6 +111,7 @@ def generate_command(
 
     from sequoia_cli.cli.generate_report import document, summary
     from sequoia_cli.cli.prompts import encoded
+    from sequoia_cli.engine.adaptive import check_plan
     from sequoia_cli.engine.verification.verifiers import verifier_named
     from sequoia_cli.measure.encoded_prompts import with_seeds
     from sequoia_cli.measure.run import Run
@@ -121,6 +122,8 @@ def generate_command(
     )
     rule = verifier_named(verifier)
     rule.check_drafts(len(drafts))
+    if plan is not None:
+        check_plan(plan, rule, greedy=sampling.greedy, drafts=len(drafts))
     speculates = plan is not None and plan.tree.size > 1
     session = open_session(
         target,

@@ -116,6 +116,8 @@ def summary(run: Run) -> Iterator[Table | str]:
 def _title(run: Run, total: Speculation) -> str:
     tree = run.plan.tree if run.plan else ROOT_ONLY
     shape = f"tree of {tree.size} nodes in {tree.depth} layers" if tree.size > 1 else "plain decoding"
+    if run.plan and run.plan.adaptive:
+        shape = f"trees chosen in each step of up to {tree.size} nodes in {tree.depth} layers"
     if len(run.session.drafts) > 1:
         shape = f"a {shape} from each of {len(run.session.drafts)} drafts"
     return f"{total.tokens} tokens in {total.steps} steps, {shape}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sequoia_cli.core.artifact import is_number
+from sequoia_cli.core.artifact import is_count, is_number
+from sequoia_cli.core.calibration import BINS, Cells
 
 #: One row per depth, the root's children first; in a row one value per child rank.
 Rows = tuple[tuple[float, ...], ...]
@@ -24,6 +25,7 @@ class PromptCounts:
     Expectations are allowed in place of counts: the teacher-forced estimator adds up probabilities.
     `prompt` is its place among the prompts, `id` its name, `digest` the identity of its content, and `seed`
     that of its text where one was drawn. Files made by hand or by older versions have the place alone.
+    `cells` are the same trials by what the draft gave (see `Calibration`); none where that was not counted.
     """
 
     prompt: int
@@ -32,6 +34,7 @@ class PromptCounts:
     id: str = ""
     digest: str = ""
     seed: int | None = None
+    cells: Cells = field(default_factory=dict)
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> PromptCounts:
@@ -43,6 +46,7 @@ class PromptCounts:
             str(entry.get("id", "")),
             str(entry.get("digest", "")),
             None if entry.get("seed") is None else int(entry["seed"]),
+            _cells(entry.get("cells", [])),
         )
 
     def to_entry(self) -> dict[str, Any]:
@@ -53,6 +57,7 @@ class PromptCounts:
             **({} if self.seed is None else {"seed": self.seed}),
             "trials": [short(value) for value in self.trials],
             "accepted": [[short(value) for value in row] for row in self.accepted],
+            **({"cells": [[*key, *map(short, of)] for key, of in self.cells.items()]} if self.cells else {}),
         }
 
 
@@ -111,6 +116,18 @@ def _count(value: Any) -> float:
     if not is_number(value) or value < 0:
         raise ValueError(f"{value!r} is no count")
     return float(value)
+
+
+def _cells(listed: Any) -> Cells:
+    """Entries of depth, order, bin, trials and accepted."""
+    found = {}
+    for depth, order, bin_, trials, accepted in listed:
+        if not all(is_count(number + 1) for number in (depth, order, bin_)) or bin_ >= BINS:
+            raise ValueError("no cell")
+        if _count(accepted) > _count(trials) * (1 + 1e-3) + 1e-3:
+            raise ValueError("more acceptances than trials")
+        found[depth, order, bin_] = float(trials), float(accepted)
+    return found
 
 
 def short(value: float) -> float | int:

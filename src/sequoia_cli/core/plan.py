@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_count, is_number
+from sequoia_cli.core.calibration import Calibration
 from sequoia_cli.core.costs import StepCosts
 from sequoia_cli.core.parsing import shown
 from sequoia_cli.core.tree import TokenTree
@@ -15,7 +16,8 @@ from sequoia_cli.errors import BadInput
 SCHEMA = "sequoia-tree/1"
 
 _KEYS = (
-    *("schema", "verdict", "size", "depth", "predicted", "inputs", "runners_up", "costs", "parents"),
+    *("schema", "verdict", "size", "depth", "predicted", "inputs", "runners_up", "costs", "adaptive"),
+    "parents",
     *RECORD_KEYS,
 )
 
@@ -52,11 +54,38 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Adaptive:
+    """What trees are chosen by in each step, besides what they cost.
+
+    `tokens_per_second` hold until a text has shown its own.
+    """
+
+    calibration: Calibration
+    tokens_per_second: float
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> Adaptive:
+        """Read what `to_entry` gave. Raises `TypeError`, `KeyError` or `ValueError` for anything else."""
+        rate = entry["tokens_per_second"]
+        if not is_number(rate) or rate <= 0:
+            raise ValueError("tokens_per_second")
+        return cls(Calibration.from_entry(entry["calibration"]), float(rate))
+
+    def to_entry(self) -> dict[str, Any]:
+        """As it stands in a plan."""
+        return {
+            "tokens_per_second": self.tokens_per_second,
+            "calibration": self.calibration.to_entry(),
+        }
+
+
+@dataclass(frozen=True)
 class TreePlan:
     """A tree, its prediction, and the digests and conditions of the inputs it was compiled from.
 
     `runners_up` are other shapes with their predictions, best first. `costs` are the seconds that the tree
     was chosen by, for an engine that chooses a part of it at each step; None where they are unknown.
+    With `adaptive`, and `costs`, each step has the part of the tree that pays there.
     """
 
     tree: TokenTree
@@ -65,6 +94,7 @@ class TreePlan:
     runners_up: tuple[Mapping[str, Any], ...] = ()
     record: Mapping[str, Any] = field(default_factory=dict)
     costs: StepCosts | None = None
+    adaptive: Adaptive | None = None
 
     @property
     def verdict(self) -> str:
@@ -94,6 +124,7 @@ class TreePlan:
             _runners_up(fields),
             {k: fields.data[k] for k in RECORD_KEYS if k in fields.data},
             _costs(fields),
+            _adaptive(fields),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,6 +142,8 @@ class TreePlan:
             data["runners_up"] = [dict(entry) for entry in self.runners_up]
         if self.costs:
             data["costs"] = self.costs.to_dict()
+        if self.adaptive:
+            data["adaptive"] = self.adaptive.to_entry()
         data["parents"] = list(self.tree.parents)
         return data
 
@@ -135,6 +168,20 @@ def _costs(fields: Fields) -> StepCosts | None:
         return None
     keys = ("target", "draft", "overhead")
     return StepCosts.from_fields(Fields(f"{fields.source}, 'costs'", stated, keys, "cost curve"))
+
+
+def _adaptive(fields: Fields) -> Adaptive | None:
+    if "adaptive" not in fields.data:
+        return None
+    if "costs" not in fields.data:
+        raise BadInput(f"{fields.source}: 'adaptive' needs 'costs' beside it")
+    try:
+        return Adaptive.from_entry(fields.mapping("adaptive"))
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise BadInput(
+            f"{fields.source}: 'adaptive' is not what `sequoia compile --adaptive` writes",
+            hint="compile the plan again with this version",
+        ) from None
 
 
 def _prediction(fields: Fields) -> Prediction | None:

@@ -9,12 +9,23 @@ from itertools import zip_longest
 from typing import Any
 
 from sequoia_cli.core.artifact import RECORD_KEYS, Document, Fields, is_number
+from sequoia_cli.core.calibration import EDGES, Calibration, add_cells
 from sequoia_cli.core.counts import PromptCounts, Rows, by_prompt, pooled_rate, pools, short, totals
 from sequoia_cli.errors import BadInput
 
 SCHEMA = "sequoia-rates/1"
 
-_KEYS = ("schema", "conditions", "trials", "accepted", "p", "standard_error", "samples", *RECORD_KEYS)
+_KEYS = (
+    "schema",
+    "conditions",
+    "trials",
+    "accepted",
+    "p",
+    "standard_error",
+    "bin_edges",
+    "samples",
+    *RECORD_KEYS,
+)
 
 #: What it means where a file's conditions do not have it, as those made before there was a choice.
 UNSTATED = {"verifier": "sequoia"}
@@ -73,6 +84,11 @@ class AcceptanceRates:
             return ()
         return tuple(pooled_rate(self.samples, rank)[1] for rank in range(len(self.samples[0].accepted[0])))
 
+    def calibration(self) -> Calibration | None:
+        """The rates by what the draft gave; None where that was not counted."""
+        cells = add_cells(sample.cells for sample in self.samples)
+        return Calibration.of(cells) if cells else None
+
     @classmethod
     def from_document(cls, document: Document) -> AcceptanceRates:
         """Check and read a rates file, or a plain list of p. Raises `BadInput` naming the wrong entry."""
@@ -82,6 +98,8 @@ class AcceptanceRates:
         fields = Fields(source, data, _KEYS, "rates file", SCHEMA, required=False)
         rows = _rows(fields.require("p"), source, "p", by_hand="trials" not in data)
         samples = _samples(fields)
+        if any(sample.cells for sample in samples) and data.get("bin_edges") != list(EDGES):
+            raise fields.wrong("bin_edges", f"{list(EDGES)}, as this version has them")
         _check_totals(fields, samples)
         _check_rates(fields, rows, samples)
         return cls(
@@ -100,6 +118,8 @@ class AcceptanceRates:
         data["p"] = [[round(value, 6) for value in row] for row in self.p]
         if errors := self.standard_errors():
             data["standard_error"] = [round(value, 6) for value in errors]
+        if any(sample.cells for sample in self.samples):
+            data["bin_edges"] = list(EDGES)
         if self.samples:
             data["samples"] = [sample.to_entry() for sample in self.samples]
         return data

@@ -212,9 +212,12 @@ class DecodedText:
         seconds = {stage: sum(watch.seconds(stage)) for stage in (DRAFT, TARGET, VERIFY, OTHER)}
         seconds |= self._prefill
         self._prefill = {}
+        ranks = tuple(drafted.tree.ranks[node] for node in verdict.path[1:])
+        for draft in self.drafts:
+            self._shapes[id(draft)].learn(ranks)
         return Step(
             tokens=emitted,
-            ranks=tuple(drafted.tree.ranks[node] for node in verdict.path[1:]),
+            ranks=ranks,
             size=drafted.tree.size,
             depth=drafted.tree.depth,
             seconds=seconds,

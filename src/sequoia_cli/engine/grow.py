@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -15,15 +15,16 @@ from sequoia_cli.core.tree import TokenTree
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.draw import Noise, top_children
 from sequoia_cli.engine.merge import Rows
-from sequoia_cli.engine.proposals import Draw, Proposals, Proposed
+from sequoia_cli.engine.proposals import Draw, Proposed
 from sequoia_cli.engine.step import DRAFT, Stopwatch
-from sequoia_cli.engine.upload import indices
+from sequoia_cli.engine.upload import indices, upload
 
 
 class Shape(Protocol):
     """What decides, level by level, which nodes a draft's trees have. One for each text.
 
-    Lossless is what does not let a node's place in the tree depend on the token drawn for it.
+    Lossless is what decides on each node before its token is read, and never takes back a node that the
+    draft has run, which reads it (see `engine/adaptive.py`).
     """
 
     def start(self, layers: int) -> int:
@@ -38,8 +39,20 @@ class Shape(Protocol):
         None of them ends the tree.
         """
 
-    def children(self, nodes: Sequence[int], proposals: Proposals) -> Sequence[int]:
-        """The number of children of each of these nodes, after which the draft proposes that."""
+    def children(self, nodes: Sequence[int], largest: Callable[[int], Tensor]) -> Sequence[int]:
+        """The number of children to draw for each of these nodes, which the draft has run.
+
+        `largest(count)` has the (nodes, count) largest probabilities that they are drawn from.
+        """
+
+    def keep(self, size: int) -> Sequence[int]:
+        """Of the `size` nodes that were drawn, those that the target is to run, in order.
+
+        Those that the draft has run are among them, and of each node's children the first ones.
+        """
+
+    def learn(self, ranks: Sequence[int]) -> None:
+        """The step is over: the target has accepted the path of these ranks among siblings."""
 
 
 class FixedShape:
@@ -61,16 +74,23 @@ class FixedShape:
         level = self._tree.node_depths[nodes.start]
         return self._tree.expanded[level] if level < len(self._tree.expanded) else ()
 
-    def children(self, nodes: Sequence[int], proposals: Proposals) -> Sequence[int]:
+    def children(self, nodes: Sequence[int], largest: Callable[[int], Tensor]) -> Sequence[int]:
         """As the tree has them."""
         return [len(self._tree.children[node]) for node in nodes]
+
+    def keep(self, size: int) -> Sequence[int]:
+        """All."""
+        return range(size)
+
+    def learn(self, ranks: Sequence[int]) -> None:
+        """Nothing."""
 
 
 @dataclass(frozen=True)
 class Level:
     """Nodes that a draft has run together, and what their children were drawn from.
 
-    None where the children are the most probable ones, or there are none: then nobody asks.
+    None where the children are the most probable ones: then nobody asks.
     """
 
     nodes: Sequence[int]
@@ -152,44 +172,38 @@ def grow(
         )
         for node in nodes:
             numbers[node] = len(numbers) - 1
-        counts = shape.children(nodes, proposals)
+        proposed = None if draw is top_children else proposals.probabilities(sampling)
+        finite.append((proposed or proposals).finite)
+        counts = shape.children(nodes, (proposed or proposals).largest)
         first = len(parents)
         parents += [node for node, count in zip(nodes, counts, strict=True) for _ in range(count)]
-        proposed: Proposed | None = None
         if len(parents) > first:
-            uniforms = _of_children(noise, counts, first) if isinstance(noise, Tensor) else noise
-            drawn, proposed, numbers_are_finite = _draw(
-                proposals, counts, uniforms, vocabulary, sampling, draw
-            )
+            if proposed is None:
+                drawn = proposals.top(counts, vocabulary)
+            else:
+                uniforms = _of_children(noise, counts, first) if isinstance(noise, Tensor) else noise
+                drawn = proposed.children(counts, uniforms, vocabulary, draw)
             tokens[first : len(parents)] = torch.cat(drawn)
-            finite.append(numbers_are_finite)
         levels.append(Level(nodes, proposed))
         nodes = shape.run(range(first, len(parents))) if len(parents) > first else ()
         watch.lap(DRAFT)
     del numbers[-1]
-    tree = _tree(tuple(parents))
-    all_finite = torch.cat(finite).all() if finite else tokens.new_ones((), dtype=torch.bool)
-    return Grown(tree, tokens[: tree.size], levels, numbers, all_finite)
+    kept = shape.keep(len(parents))
+    if len(kept) < len(parents):
+        tokens = tokens[upload(kept, device)]
+    place = {node: number for number, node in enumerate(kept)} | {-1: -1}
+    tree = _tree(tuple(place[parents[node]] for node in kept))
+    return Grown(
+        tree,
+        tokens[: tree.size],
+        [Level([place[node] for node in level.nodes], level.proposed) for level in levels],
+        {place[node]: number for node, number in numbers.items()},
+        torch.cat(finite).all() if finite else tokens.new_ones((), dtype=torch.bool),
+    )
 
 
 #: Trees come again, and so do their children and depths, which they compute once.
 _tree = lru_cache(maxsize=4096)(TokenTree)
-
-
-def _draw(
-    proposals: Proposals,
-    counts: Sequence[int],
-    noise: Noise,
-    vocabulary: int,
-    sampling: Sampling,
-    draw: Draw,
-) -> tuple[list[Tensor], Proposed | None, Tensor]:
-    """Children of a level's nodes, what they were drawn from, and whether that is finite, (nodes,)."""
-    if draw is top_children:
-        drawn, finite = proposals.top(counts, vocabulary)
-        return drawn, None, finite
-    proposed = proposals.probabilities(sampling)
-    return proposed.children(counts, noise, vocabulary, draw), proposed, proposed.finite
 
 
 def _of_children(uniforms: Tensor, counts: Sequence[int], first: int) -> Tensor:

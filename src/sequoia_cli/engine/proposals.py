@@ -39,14 +39,19 @@ class Proposals(NamedTuple):
         """The distributions to draw from."""
         return Proposed(probabilities(self.logits, sampling), self.ids)
 
-    def top(self, counts: Sequence[int], vocabulary: int) -> tuple[list[Tensor], Tensor]:
-        """The most probable ids after each node, in order, and (nodes,) whether its logits are finite.
+    def largest(self, most: int) -> Tensor:
+        """(nodes, most) largest probabilities after each node, falling; at most one for each column."""
+        logits = self.logits.float()
+        return (logits.topk(min(most, logits.shape[-1])).values - logits.logsumexp(-1, keepdim=True)).exp()
+
+    def top(self, counts: Sequence[int], vocabulary: int) -> list[Tensor]:
+        """The most probable ids after each node, in order.
 
         Where more are asked for than there are columns, other ids of the target's `vocabulary` follow.
         """
         if max(counts) > self.logits.shape[-1]:
-            return top_children(self.probabilities(Sampling(1.0)).over(vocabulary), counts), self.finite
-        return _named(top_children(self.logits, counts), self.ids), self.finite
+            return top_children(self.probabilities(Sampling(1.0)).over(vocabulary), counts)
+        return _named(top_children(self.logits, counts), self.ids)
 
 
 class Proposed(NamedTuple):
@@ -59,6 +64,10 @@ class Proposed(NamedTuple):
     def finite(self) -> Tensor:
         """(nodes,) booleans: false where the logits were not finite."""
         return finite_rows(self.probs)
+
+    def largest(self, most: int) -> Tensor:
+        """(nodes, most) largest of the probabilities, falling; at most one for each column."""
+        return self.probs.topk(min(most, self.probs.shape[-1])).values
 
     def over(self, vocabulary: int, rows: slice | int = slice(None)) -> Tensor:
         """The probabilities of all the target's ids: (nodes, vocabulary), or of one node (vocabulary,)."""

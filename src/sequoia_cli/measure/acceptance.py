@@ -61,7 +61,8 @@ def teacher_forced(
     """
     check_positional(settings)
     steps = acceptance_along(target, draft, prompt, settings, eos_ids, generator)
-    return PromptCounts(index, *expected_counts(steps, settings))
+    trials, accepted, cells = expected_counts(steps, settings)
+    return PromptCounts(index, trials, accepted, cells=cells)
 
 
 def check_positional(settings: AcceptanceSettings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -23,9 +24,19 @@ def node_acceptance(
     With a greedy target, or the naive rule, the children are the draft's most probable tokens.
     """
     if settings.sampling.greedy or settings.verifier is NAIVE:
-        (children,), _ = proposals.top((settings.ranks,), len(target))
-        return matched_acceptance(target, children.tolist(), token)
-    proposed = proposals.probabilities(settings.draft_sampling).over(len(target), 0)
+        (children,) = proposals.top((settings.ranks,), len(target))
+        found = matched_acceptance(target, children.tolist(), token)
+        largest = proposals.largest(settings.ranks)
+    else:
+        proposed = proposals.probabilities(settings.draft_sampling)
+        found = _drawn_acceptance(target, proposed.over(len(target), 0), token, settings, uniforms)
+        largest = proposed.largest(settings.ranks)
+    return replace(found, largest=tuple(largest[0].tolist()))
+
+
+def _drawn_acceptance(
+    target: Tensor, proposed: Tensor, token: int, settings: AcceptanceSettings, uniforms: Tensor
+) -> NodeAcceptance:
     if settings.verifier is SPECTR:
         return k_sequential_acceptance(target, proposed, token, settings.ranks)
     replacement = settings.verifier is SPECINFER

@@ -8,7 +8,9 @@ from typing import Any
 
 from sequoia_cli.core.plan import TreePlan
 from sequoia_cli.core.tree import ROOT_ONLY
+from sequoia_cli.engine.adaptive import shapes_of
 from sequoia_cli.engine.decode import Decoder
+from sequoia_cli.engine.grow import FixedShape
 from sequoia_cli.engine.verification.verifiers import Verifier
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import memory_for
@@ -49,6 +51,7 @@ class Run:
             self.sampling,
             self.draft_sampling,
             verifier=self.verifier,
+            shape=shapes_of(self.plan) if self.plan else FixedShape,
         )
         self._plain_decoder = Decoder(session.target, sampling=self.sampling)
 

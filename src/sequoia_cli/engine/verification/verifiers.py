@@ -35,7 +35,9 @@ class Verifier:
 
     `several` says whether it takes the merged tree of several drafts. `on_device` is the rule for a walk on
     the device (`engine/verification/at_once.py`); None where the host is needed. `positional` says whether
-    the acceptance of a child depends on its node alone, so that it can be measured node by node.
+    the acceptance of a child depends on its node alone, so that it can be measured node by node. `stops` says
+    whether the number of a node's children may depend on what was read of the first ones
+    (`engine/adaptive.py`).
 
     A greedy target accepts its own choice only, by each of these rules: all then take the draft's most
     probable children and are the same (`verify_greedy`).
@@ -47,6 +49,7 @@ class Verifier:
     several: bool = False
     on_device: MakeRule | None = None
     positional: bool = True
+    stops: bool = True
 
     def check_drafts(self, count: int) -> None:
         """Raise `BadInput` for several drafts where the rule takes one."""
@@ -91,7 +94,9 @@ SPECINFER = Verifier(
 )
 
 #: With replacement: k-sequential selection (arXiv 2310.15141).
-SPECTR = Verifier("spectr", draw_independently, partial(verify, rule=KSequential), on_device=_k_sequential)
+SPECTR = Verifier(
+    "spectr", draw_independently, partial(verify, rule=KSequential), on_device=_k_sequential, stops=False
+)
 
 #: The draft's most probable children, and the target's own token if it is among them.
 NAIVE = Verifier("naive", top_children, verify_matching, on_device=_matching)
