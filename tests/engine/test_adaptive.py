@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from text_laws import CUT, VOCABULARY, exact_law, p_value, texts
 
 from decoding import own_greedy
 from models import near, tiny_model
@@ -21,6 +20,7 @@ from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.verification.verifiers import NAIVE, SEQUOIA, SPECTR
 from sequoia_cli.errors import BadInput
+from text_distributions import CUT, VOCABULARY, exact_distribution, p_value, texts
 
 OUTER = TokenTree((-1, 0, 0, 0, 1, 1, 2, 4, 4, 7, 9))
 SIZE = 60
@@ -125,7 +125,9 @@ def test_texts_of_tiny_models_have_the_targets_distribution(verifier, at_once):
     made = plan(node=0.001, level=0.001)
     options = {"verifier": verifier, "at_once": at_once, "shape": shapes_of(made)}
     assert (
-        p_value(texts(Decoder(model, [draft], made.tree, CUT, **options), 2), exact_law(target, CUT, 2))
+        p_value(
+            texts(Decoder(model, [draft], made.tree, CUT, **options), 2), exact_distribution(target, CUT, 2)
+        )
         > 1e-6
     )
 

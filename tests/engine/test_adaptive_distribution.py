@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from enumeration import DRAWS, Coin, Pair, completed_law, outcomes
+from enumeration import DRAWS, Coin, Pair, completed_distribution, outcomes
 from exhaustive import exhaustive
 from sequoia_cli.core.calibration import BINS
 from sequoia_cli.core.tree import TokenTree
@@ -144,8 +144,10 @@ def error(verifier, seed, monkeypatch, shape=AdaptiveShape, outer=OUTER, size=3,
     if shape is not AnyShape:
         chosen_by = random_policy(seed, outer.size)
     found, trees = steps(verifier, pair, outer, lambda tree: shape(tree, chosen_by), monkeypatch, **options)
-    texts = completed_law(found, pair, outer.depth)
-    return max(abs(texts[text] - chance) for text, chance in pair.law(outer.depth).items()), len(trees)
+    texts = completed_distribution(found, pair, outer.depth)
+    return max(abs(texts[text] - chance) for text, chance in pair.distribution(outer.depth).items()), len(
+        trees
+    )
 
 
 @LOSSLESS
