@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from sequoia_cli.compiler.best import BestTrees
-from sequoia_cli.compiler.choice import Confidence
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.confidence import Rechoose, assess
 from sequoia_cli.compiler.estimate import Estimate
+from sequoia_cli.compiler.result import Confidence
 from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.paths import shipped

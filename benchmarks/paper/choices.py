@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from paper import figures, machines, rates
 from paper.figures import Row
 from sequoia_cli.compiler.best import BestTrees
-from sequoia_cli.compiler.choice import Candidate, Choice
 from sequoia_cli.compiler.choose import Limits, choose
+from sequoia_cli.compiler.result import Candidate, Choice
 from sequoia_cli.compiler.shapes import chains
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.hardware import HardwareProfile

@@ -150,12 +150,12 @@ def test_a_reader_that_goes_away_is_no_error(command):
 
 
 def test_no_stdin_at_all_is_no_prompt(generate, monkeypatch):
-    from sequoia_cli.cli import generate_inputs
+    from sequoia_cli.cli.generate import inputs
 
     class Closed:
         stdin, stdout = None, sys.stdout
 
-    monkeypatch.setattr(generate_inputs, "sys", Closed)
+    monkeypatch.setattr(inputs, "sys", Closed)
     code, out, err = generate()
     assert (code, out) == (2, "")
     assert "no prompt" in err

@@ -6,8 +6,8 @@ import pytest
 
 from hand_written import RATES, linear, profile, step_seconds
 from sequoia_cli.compiler import shapes
-from sequoia_cli.compiler.choice import Candidate
 from sequoia_cli.compiler.choose import Limits, choose
+from sequoia_cli.compiler.result import Candidate
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.errors import BadInput

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from hand_written import linear, profile
-from sequoia_cli.compiler.choice import Confidence, Lead
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.confidence import Rechoose, assess
 from sequoia_cli.compiler.estimate import Estimate
 from sequoia_cli.compiler.fixed import weigh
+from sequoia_cli.compiler.result import Confidence, Lead
 from sequoia_cli.compiler.value import expected_tokens
 from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.core.hardware import HardwareProfile

@@ -15,9 +15,9 @@ from sequoia_cli import __version__
 from sequoia_cli.cli.acceptance import acceptance_command
 from sequoia_cli.cli.bench.command import bench_command
 from sequoia_cli.cli.check.command import check_command
-from sequoia_cli.cli.compile import compile_command
+from sequoia_cli.cli.compile.command import compile_command
 from sequoia_cli.cli.distill.command import distill_command
-from sequoia_cli.cli.generate import generate_command
+from sequoia_cli.cli.generate.command import generate_command
 from sequoia_cli.cli.profile import profile_command
 from sequoia_cli.cli.streams import prepare_streams
 from sequoia_cli.errors import OutOfMemory, SequoiaError, bounded, out_of_memory

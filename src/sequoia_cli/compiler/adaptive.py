@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sequoia_cli.compiler.best import BestTrees, largest_tree
-from sequoia_cli.compiler.choice import Choice
 from sequoia_cli.compiler.choose import Limits
+from sequoia_cli.compiler.result import Choice
 from sequoia_cli.compiler.value import Rows
 from sequoia_cli.core.calibration import Calibration
 from sequoia_cli.core.plan import Adaptive, TreePlan

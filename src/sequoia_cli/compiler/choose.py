@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sequoia_cli.compiler import shapes
 from sequoia_cli.compiler.best import BestTrees
-from sequoia_cli.compiler.choice import Candidate, Choice, CurvePoint, slower_than_plain
 from sequoia_cli.compiler.cost import CostTable, check_first_times, widest_level
 from sequoia_cli.compiler.families import Family, prefix_family
+from sequoia_cli.compiler.result import Candidate, Choice, CurvePoint, slower_than_plain
 from sequoia_cli.compiler.search import fastest_trees
 from sequoia_cli.compiler.tables import MAX_SIZE
 from sequoia_cli.compiler.value import Rows

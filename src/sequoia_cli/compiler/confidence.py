@@ -14,11 +14,11 @@ import numpy as np
 
 from sequoia_cli.compiler import heap
 from sequoia_cli.compiler.best import BestTrees
-from sequoia_cli.compiler.choice import Choice, Confidence, Lead
 from sequoia_cli.compiler.choose import Limits
 from sequoia_cli.compiler.cost import CostTable
 from sequoia_cli.compiler.estimate import Estimate
 from sequoia_cli.compiler.families import best_family
+from sequoia_cli.compiler.result import Choice, Confidence, Lead
 from sequoia_cli.compiler.tables import MAX_SIZE, Floats
 from sequoia_cli.compiler.value import Rows
 from sequoia_cli.core.hardware import HardwareProfile

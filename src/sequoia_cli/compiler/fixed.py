@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sequoia_cli.compiler.choice import Candidate, Choice, slower_than_plain
 from sequoia_cli.compiler.cost import check_first_times
+from sequoia_cli.compiler.result import Candidate, Choice, slower_than_plain
 from sequoia_cli.compiler.value import Rows
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from sequoia_cli.compiler.choice import Choice
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.compiler.estimate import Estimate
+from sequoia_cli.compiler.result import Choice
 from sequoia_cli.core.counts import PromptCounts
 from sequoia_cli.core.hardware import HardwareProfile
 from sequoia_cli.core.rates import AcceptanceRates

@@ -109,7 +109,7 @@ def bench_command(
     )
     from sequoia_cli.cli.console import print_json
     from sequoia_cli.cli.files import publish, record, reserved
-    from sequoia_cli.cli.generate_inputs import distinct_drafts, read_tree
+    from sequoia_cli.cli.generate.inputs import distinct_drafts, read_tree
     from sequoia_cli.cli.prompts import read_rows
     from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING
 

@@ -83,7 +83,7 @@ def check_command(
         sequoia check --temperature 0.6 --top-p 0.9 --samples 1000 --json > check.json
     """
     from sequoia_cli.cli.console import Commentary, print_json
-    from sequoia_cli.cli.generate_inputs import distinct_drafts, read_prompts, read_tree, stdin_holds_text
+    from sequoia_cli.cli.generate.inputs import distinct_drafts, read_prompts, read_tree, stdin_holds_text
 
     say = display.commentary()
     options.at_least(

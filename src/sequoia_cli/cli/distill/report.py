@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sequoia_cli.cli.compile_report import summary
+from sequoia_cli.cli.compile.report import summary
 from sequoia_cli.cli.console import Commentary
 from sequoia_cli.cli.files import record
 from sequoia_cli.cli.render import plain_table, rates_table

@@ -85,7 +85,7 @@ def generate_command(
         sequoia compile --budget 64 -o - | sequoia generate --tree - --prompt "hi"
     """
     from sequoia_cli.cli.console import Commentary, print_json
-    from sequoia_cli.cli.generate_inputs import distinct_drafts, read_prompts, read_tree
+    from sequoia_cli.cli.generate.inputs import distinct_drafts, read_prompts, read_tree
 
     say = Commentary(quiet=quiet, progress=not no_progress)
     if max_new_tokens < 0:
@@ -109,7 +109,7 @@ def generate_command(
         prompt, prompts, builtin, column, limit, say, skip=skip, skip_bad=skip_bad, stdin_taken=stdin_taken
     )
 
-    from sequoia_cli.cli.generate_report import document, summary
+    from sequoia_cli.cli.generate.report import document, summary
     from sequoia_cli.cli.prompts import encoded
     from sequoia_cli.engine.adaptive import check_plan
     from sequoia_cli.engine.verification.verifiers import verifier_named

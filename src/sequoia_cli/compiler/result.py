@@ -1,4 +1,4 @@
-"""What a choice of tree consists of: the chosen candidate, the ones it was chosen over, and why."""
+"""The result of compiling: the chosen tree, the candidates that it was chosen over, and how far it leads."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from sequoia_cli.cli.render import plain_table
-from sequoia_cli.compiler.choice import Candidate, Choice, Confidence, Lead
 from sequoia_cli.compiler.confidence import LEVEL
+from sequoia_cli.compiler.result import Candidate, Choice, Confidence, Lead
 from sequoia_cli.compiler.value import Rows, node_scores
 
 _UNKNOWN = Confidence()

@@ -9,7 +9,7 @@ from sequoia_cli.errors import BadInput
 if TYPE_CHECKING:
     import typer
 
-    from sequoia_cli.cli.compile_inputs import Inputs
+    from sequoia_cli.cli.compile.inputs import Inputs
     from sequoia_cli.cli.console import Commentary
     from sequoia_cli.compiler.choose import Limits
     from sequoia_cli.core.tree import TokenTree

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sequoia_cli.cli import options
-from sequoia_cli.cli.compile_limits import DEFAULT_BRANCH, DEFAULT_DEPTH
+from sequoia_cli.cli.compile.limits import DEFAULT_BRANCH, DEFAULT_DEPTH
 
 if TYPE_CHECKING:
-    from sequoia_cli.cli.compile_inputs import Inputs
-    from sequoia_cli.compiler.choice import Choice, Confidence
+    from sequoia_cli.cli.compile.inputs import Inputs
+    from sequoia_cli.compiler.result import Choice, Confidence
     from sequoia_cli.core.plan import TreePlan
 
 #: Left out of the command that a plan records: it has the digests of its inputs, wherever they lay, so that
@@ -107,8 +107,8 @@ def compile_command(
 
         sequoia compile --budget 64 -o - | sequoia generate --tree - --prompt "hi"
     """
-    from sequoia_cli.cli.compile_inputs import read_inputs
-    from sequoia_cli.cli.compile_limits import (
+    from sequoia_cli.cli.compile.inputs import read_inputs
+    from sequoia_cli.cli.compile.limits import (
         announce_tables,
         check_size,
         checked_limits,
@@ -159,7 +159,7 @@ def compile_command(
     if not target.is_stream and not inputs.shipped and fixed is None:
         remember_latest("tree", target.path)
 
-    from sequoia_cli.cli.compile_report import explanation, summary
+    from sequoia_cli.cli.compile.report import explanation, summary
 
     if explain:
         for item in explanation(choice, confidence, rows):

@@ -1,0 +1,1 @@
+"""`sequoia compile`: a hardware profile and acceptance rates in, the fastest tree out."""
