@@ -11,6 +11,7 @@ from models import SUPPORTED, near, tiny_model
 from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
+from sequoia_cli.engine.grow import FixedShape
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput
@@ -192,10 +193,11 @@ def test_impossible_combinations_are_refused():
         new_ids(decoder(target, target), [])
 
 
-class EveryOther:
+class EveryOther(FixedShape):
     """Two children for every other node that the draft runs, so that trees differ and some nodes get none."""
 
     def __init__(self, tree):
+        super().__init__(tree)
         self.turn, self.most = 0, tree.size
 
     def start(self, layers):
@@ -206,7 +208,7 @@ class EveryOther:
         self.layers -= 1
         return tuple(nodes) if self.layers > 0 else ()
 
-    def children(self, nodes, proposals):
+    def children(self, nodes, largest):
         counts = []
         for _ in nodes:
             self.turn += 1

@@ -48,7 +48,7 @@ _RATE_STEPS = 16
 #: Acceptances that the calibration is worth against the text's own.
 _TRUST = 4.0
 #: The share that the last step has in the mean gain of drafting.
-_SHARE = 1 / 8
+_SHARE = 1 / 5
 #: Plain steps between two trials where drafting does not pay: at first, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 4, 64
 
