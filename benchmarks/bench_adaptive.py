@@ -2,7 +2,8 @@
 best-first with a fixed budget, and ours. Greedy: simulated with a published vector, or of a real pair.
 
 Seconds are those of a profile, not of a clock, so that all rules pay the same for the same. The published
-rules get the settings that are fastest on other texts of the same kind; ours has none.
+rules get the settings that are fastest on other texts of the same kind; ours has constants set by hand, and
+no setting for a case.
 
     python benchmarks/bench_adaptive.py
     python benchmarks/bench_adaptive.py --pair --prompts 8 --rates rates.json
