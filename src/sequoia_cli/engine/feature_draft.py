@@ -12,7 +12,7 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 
 from sequoia_cli.engine.cache import TreeCache
-from sequoia_cli.engine.fast.block import FastBlock, Parts, Shared
+from sequoia_cli.engine.fast.block import FastBlock, ForwardState, LayerParts
 from sequoia_cli.engine.fast.capture import Capture, Recorder, cuda_graphs
 from sequoia_cli.engine.fast.compiled import compile_blocks
 from sequoia_cli.engine.fast.fixed_cache import FixedCache, RowPool
@@ -58,7 +58,7 @@ class FeatureDraft:
 
     def make_fast(self) -> None:
         """Prepare the network and the head for speed, once and for good."""
-        shared = Shared()
+        shared = ForwardState()
         for index, layer in enumerate(self.model.layers):
             self.model.layers[index] = FastBlock(_parts(index, layer), shared)
         make_fast(self.model)
@@ -178,9 +178,9 @@ class FeatureDraft:
         return TreeMask(block, capacity=capacity, dtype=self.dtype, device=self.head.weight.device)
 
 
-def _parts(index: int, layer: Any) -> Parts:
+def _parts(index: int, layer: Any) -> LayerParts:
     """Of a `FeatureLayer`, whose matrices may be quantised."""
-    return Parts(
+    return LayerParts(
         index,
         layer.heads,
         layer.kv_heads,

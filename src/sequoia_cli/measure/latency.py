@@ -47,7 +47,7 @@ def timing_tree(size: int) -> TokenTree:
 
 
 def largest_context(target: LanguageModel, draft: Draft) -> int:
-    """Most tokens that may stand before a tree: behind them, a warm-up step and another one fit whole."""
+    """Most tokens that may come before a tree, so that a warm-up step and another one fit after them."""
     return min(target.context_limit, draft.context_limit) + 1 - 2 * timing_tree(3).depth
 
 
@@ -63,9 +63,9 @@ def context_prompt(tokenizer: Any, tokens: int) -> list[int]:
 def timed_steps(
     decoder: Decoder, prompt: Sequence[int], steps: int, generator: torch.Generator
 ) -> Iterator[Step]:
-    """`steps` decoding steps behind `prompt`, after one that warms up and is not counted.
+    """`steps` decoding steps after `prompt`, following a warm-up step that is not counted.
 
-    A text that reaches the model's context is begun again.
+    A text that reaches the model's context is started again.
     """
     depth = decoder.tree.depth
     while steps:

@@ -1,6 +1,6 @@
 """A whole decoder layer in few operations, for the plan that most families share.
 
-What is started, not what is computed, is what a layer costs beside its products: some sixty operations in
+Besides its matrix products, a layer's cost is launch overhead, not arithmetic: some sixty operations in
 transformers, half as many here.
 """
 
@@ -24,23 +24,23 @@ _TOLERANCE_HALF = 0.05
 
 
 #: The rows of the cache that each row sees, (rows, columns), and how many these are, (rows,).
-Seen = tuple[Tensor, Tensor]
+VisibleRows = tuple[Tensor, Tensor]
 
 
-class Shared:
-    """What all layers of a forward have in common, made ready once for each forward."""
+class ForwardState:
+    """What all layers of a forward have in common, prepared once per forward."""
 
     def __init__(self) -> None:
         self._given: tuple[Tensor, Tensor] | None = None
         self._ready: tuple[Tensor, Tensor]
         self._wide: tuple[Tensor, Tensor] | None = None
         self._masks: list[tuple[Tensor | None, Tensor]] = []
-        self._seen: list[tuple[Tensor, Seen]] = []
+        self._seen: list[tuple[Tensor, VisibleRows]] = []
 
     def rotation(self, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """(texts, rows, 1, width) of cosines and of sines; the sines' first half, which turns back, negated.
 
-        A forward is told from the one before by these: each computes its own.
+        A new forward is recognised by these tensors: each forward computes its own.
         """
         if given is not self._given:
             cosines, sines = given
@@ -51,7 +51,7 @@ class Shared:
         return self._ready
 
     def wide_rotation(self, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """The same in float32 at least, whatever the family turns in: what is compiled takes one dtype."""
+        """The same in float32 or wider, whichever dtype the family uses: compiled layers take one dtype."""
         ready = self.rotation(given)
         if self._wide is None:
             wide = torch.promote_types(ready[0].dtype, torch.float32)
@@ -70,8 +70,8 @@ class Shared:
         self._masks.append((mask, folded(given, shared).contiguous()))
         return self._masks[-1][1]
 
-    def seen(self, mask: Tensor | None, find: Callable[[Tensor], Seen]) -> Seen | None:
-        """What `find` makes of this forward's masks; None without one, where a single row sees all."""
+    def seen(self, mask: Tensor | None, find: Callable[[Tensor], VisibleRows]) -> VisibleRows | None:
+        """The result of `find` for this forward's mask; None without a mask, where a single row sees all."""
         if mask is None:
             return None
         for known, ready in self._seen:
@@ -82,8 +82,8 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a layer of this plan consists of."""
+class LayerParts:
+    """The parts of a layer of this plan."""
 
     index: int
     queries: int
@@ -100,14 +100,14 @@ class Parts:
 
 
 #: A layer as one function of tensors (see `engine/fast/compiled.py`): states, cosines, sines, the keys and
-#: values of the whole cache, a mask over the rows in use, then what stays the same from call to call.
+#: values of the whole cache, a mask over the rows in use, then `FastBlock.constants`.
 Compiled = Callable[[list[Tensor]], list[Tensor]]
 
 
 class InKernel(Protocol):
     """Layers of rounded weights as one call (see `engine/integer/kernel.py`)."""
 
-    def seen(self, mask: Tensor) -> Seen:
+    def seen(self, mask: Tensor) -> VisibleRows:
         """What each row sees, of an additive mask."""
 
     def __call__(
@@ -117,7 +117,7 @@ class InKernel(Protocol):
         keys: Sequence[Tensor],
         values: Sequence[Tensor],
         end: int,
-        seen: Seen | None,
+        seen: VisibleRows | None,
     ) -> Tensor:
         """States (1, rows, hidden) after the layers; their keys and values get the rows before `end`."""
 
@@ -125,7 +125,7 @@ class InKernel(Protocol):
 class FastBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)): rotated queries and keys, a gated mlp."""
 
-    def __init__(self, parts: Parts, shared: Shared) -> None:
+    def __init__(self, parts: LayerParts, shared: ForwardState) -> None:
         super().__init__()
         self.shared = shared
         self.layer_index, self.width, self.scale = parts.index, parts.width, parts.scale
@@ -138,7 +138,7 @@ class FastBlock(nn.Module):
         self.activation = parts.activation
         self.before_attention, self.before_mlp = parts.before_attention, parts.before_mlp
         self.compiled: Compiled | None = None
-        #: What `compiled` takes behind what changes from call to call.
+        #: The arguments of `compiled` that are the same in every call.
         self.constants: tuple[Tensor, ...] = ()
         self.in_kernel: InKernel | None = None
 
@@ -217,7 +217,7 @@ class FastBlock(nn.Module):
 
     def kernel_inputs(
         self, states: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]
-    ) -> tuple[tuple[Tensor, Tensor], Seen | None]:
+    ) -> tuple[tuple[Tensor, Tensor], VisibleRows | None]:
         """Rotation and visible rows in the form that the kernel takes."""
         assert self.in_kernel is not None
         self.shared.rotation(rotation)  # distinguishes this forward from the one before

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sequoia_cli.engine.fast import attention
-from sequoia_cli.engine.fast.block import Shared
+from sequoia_cli.engine.fast.block import ForwardState
 from sequoia_cli.engine.fast.linear import SiblingLinear, Siblings, prepared
 from sequoia_cli.engine.fast.matrix import matrix_of
 from sequoia_cli.engine.fast.norms import fast_norm
@@ -60,7 +60,7 @@ def _make_blocks(model: nn.Module, arguments: Mapping[str, Any]) -> None:
 
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     _run_with([layer.register_forward_hook(note, with_kwargs=True) for layer in layers], model, arguments)
-    shared = Shared()
+    shared = ForwardState()
     for layer, call in calls.items():
         if (block := fast_block(layer, shared, call)) is not None:
             for name, _ in list(layer.named_children()):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sequoia_cli.engine.fast.block import FastBlock, Parts, Shared, agrees
+from sequoia_cli.engine.fast.block import FastBlock, ForwardState, LayerParts, agrees
 from sequoia_cli.engine.fast.matrix import matrix_named, matrix_of, stacked
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -25,7 +25,7 @@ class Call:
     output: Any
 
 
-def fast_block(layer: nn.Module, shared: Shared, call: Call) -> FastBlock | None:
+def fast_block(layer: nn.Module, shared: ForwardState, call: Call) -> FastBlock | None:
     """The `FastBlock` of a layer; None where its parts, or its output for `call`, are others."""
     parts = dict(layer.named_children())
     if set(parts) != {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}:
@@ -54,14 +54,14 @@ def _reads_positions(layer: nn.Module, call: Call) -> bool:
     return not torch.equal(exchanged, call.output)
 
 
-def _parts(layer: nn.Module) -> Parts:
+def _parts(layer: nn.Module) -> LayerParts:
     """The parts of a layer, found by name."""
     attention: Any = layer.get_submodule("self_attn")
     mlp = layer.get_submodule("mlp")
     queries, keys, values, out = (matrix_named(attention, name) for name in _ATTENTION)
     gate, up, down = (matrix_named(mlp, name) for name in _MLP)
     width = attention.head_dim
-    return Parts(
+    return LayerParts(
         index=attention.layer_idx,
         queries=queries.out_features // width,
         keys=keys.out_features // width,

@@ -48,10 +48,10 @@ def gguf(announce: Callable[[str], None]) -> Path:
 
 
 def _kept(name: str, make: Callable[[Path], Path], announce: Callable[[str], None]) -> Path:
-    """What is kept under `name`, and made of the GGUF at first.
+    """The folder kept under `name`, made from the GGUF at the first call.
 
-    It is made aside and renamed whole: an interrupted or failed attempt leaves nothing behind, and of two
-    processes at once the first to finish wins. Raises `SequoiaError` where it cannot be fetched or kept.
+    It is made in a temporary folder, then renamed: an interrupted or failed attempt leaves nothing, and of
+    two processes at once the first to finish wins. Raises `SequoiaError` where it cannot be fetched or kept.
     """
     place = cache_dir() / "models" / name
     if place.exists():
