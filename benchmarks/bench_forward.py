@@ -1,6 +1,8 @@
 """One forward of the default target: as transformers runs it, made fast, compiled, and with 8-bit weights.
 
-All are held in one process and take turns at every number of tokens, behind 128 tokens of context, so that a
+The last way has 8-bit weights too, but calls the kernel for each layer, where the one before runs all as one.
+
+All are held in one process and take turns at every number of tokens, after 128 tokens of context, so that a
 slow minute of the machine hits all of them. Medians and minima of 15 turns; a table on stderr, one JSON
 document on stdout.
 """
@@ -12,8 +14,11 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
+from torch import nn
 
 from sequoia_cli.engine.cache import TreeCache
 from sequoia_cli.engine.model import LanguageModel
@@ -27,12 +32,25 @@ WAYS = {
     "compiled": {"forward": "compiled"},
     "compiled, int8": {"forward": "compiled", "quantize": "int8", "dtype": "auto"},
 }
+SINGLY = "int8 by layers"
 
 
 def opened(dtype: str, settings: dict[str, str]) -> Session:
     """The default target, run in one of the ways."""
     settings = {"dtype": dtype, **settings}
     return open_session("smollm2", [], device="cpu", trust_remote_code=False, **settings)
+
+
+@contextmanager
+def single_layers(target: LanguageModel) -> Iterator[None]:
+    """Let the layers of a target be called one by one."""
+    decoder = target.model.get_decoder()
+    stacked = decoder.layers
+    decoder.layers = nn.ModuleList(stacked.children())
+    try:
+        yield
+    finally:
+        decoder.layers = stacked
 
 
 def seconds(target: LanguageModel, cache: TreeCache, ids: torch.Tensor, tokens: int) -> float:
@@ -57,14 +75,16 @@ def main() -> None:
     for way, session in sessions.items():
         caches[way] = session.target.new_cache(CONTEXT + max(TOKENS))
         session.target.prefill(ids, caches[way])
-    found: dict[str, dict[int, list[float]]] = {way: {} for way in WAYS}
-    print("{:>7}".format("tokens") + "".join(f"{way + ', ms':>26}" for way in WAYS), file=sys.stderr)
+    sessions[SINGLY], caches[SINGLY] = sessions["compiled, int8"], caches["compiled, int8"]
+    found: dict[str, dict[int, list[float]]] = {way: {} for way in sessions}
+    print("{:>7}".format("tokens") + "".join(f"{way + ', ms':>26}" for way in sessions), file=sys.stderr)
     for tokens in TOKENS:
         for _ in range(WARM_UP + TURNS):
             for way, session in sessions.items():
-                taken = seconds(session.target, caches[way], ids, tokens)
+                with single_layers(session.target) if way == SINGLY else nullcontext():
+                    taken = seconds(session.target, caches[way], ids, tokens)
                 found[way].setdefault(tokens, []).append(taken)
-        kept = {way: found[way][tokens][WARM_UP:] for way in WAYS}
+        kept = {way: found[way][tokens][WARM_UP:] for way in sessions}
         first = statistics.median(kept["transformers"])
         cells = []
         for times in kept.values():
