@@ -14,7 +14,7 @@ LARGE = {
     "acceptance": ("measure.session.open_session", "--depths"),
     "compile": ("compiler.choose.choose", "--budget"),
     "distill": ("measure.session.open_session", "--rows"),
-    "bench": ("bench.prompts.describe_target", "--max-new-tokens"),
+    "bench": ("bench.target.describe_target", "--max-new-tokens"),
     "generate": ("measure.session.open_session", "--max-new-tokens"),
     "check": ("measure.session.open_session", "three times"),
 }
