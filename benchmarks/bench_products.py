@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from sequoia_cli.engine.fast.layouts import can_pack, multiply, pack
-from sequoia_cli.engine.integer.arithmetic import packed
+from sequoia_cli.engine.integer.arithmetic import SPAN
 from sequoia_cli.engine.integer.kernel import load_kernel
 from sequoia_cli.engine.integer.linear import IntegerLinear
+from sequoia_cli.engine.integer.weights import ByOutput, BySpan, IntegerWeights
 from sequoia_cli.engine.loading.devices import cpu_name
 
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
@@ -47,7 +48,7 @@ def float_product(dtype: torch.dtype, laid: bool) -> Callable[[int, int], Produc
     return make
 
 
-def own(instructions: str) -> Callable[[int, int], Product]:
+def own(instructions: str, bits: int) -> Callable[[int, int], Product]:
     """The kernel of this project, for other instructions than this processor's best, or for these."""
     os.environ["ATEN_CPU_CAPABILITY"] = instructions
     load_kernel.cache_clear()
@@ -55,10 +56,20 @@ def own(instructions: str) -> Callable[[int, int], Product]:
     del os.environ["ATEN_CPU_CAPABILITY"]
 
     def make(outputs: int, width: int) -> Product:
-        numbers = torch.randint(-127, 128, (outputs, width), dtype=torch.int8)
-        layer = IntegerLinear(numbers, torch.rand(outputs))
-        assert torch.equal(layer.numbers, packed(numbers))
+        weights = random_weights(outputs, width, bits if (outputs, width) != HEAD else 8)
+        layer = IntegerLinear(weights)
         return lambda inputs: kernel.product(layer, inputs)
+
+    def random_weights(outputs: int, width: int, bits_here: int) -> IntegerWeights:
+        numbers = torch.randint(-127, 128, (outputs, width), dtype=torch.int8)
+        if bits == 8:
+            return ByOutput(numbers, torch.rand(outputs))
+        scales = torch.rand(outputs, -(-width // SPAN)).half()
+        return (
+            BySpan(numbers, scales)
+            if bits_here == 8
+            else BySpan(numbers.view(torch.uint8) & 15, scales, scales)
+        )
 
     return make
 
@@ -119,8 +130,10 @@ CANDIDATES: dict[str, Callable[[], Callable[[int, int], Product]]] = {
     "float32, torch": lambda: float_product(torch.float32, False),
     "float32, packed": lambda: float_product(torch.float32, True),
     "bfloat16, packed": lambda: float_product(torch.bfloat16, True),
-    "int8, this kernel": lambda: own(""),
-    "int8, this kernel on AVX2": lambda: own("avx2"),
+    "int8, this kernel": lambda: own("", 8),
+    "int4, this kernel": lambda: own("", 4),
+    "int8, this kernel on AVX2": lambda: own("avx2", 8),
+    "int4, this kernel on AVX2": lambda: own("avx2", 4),
     "int8 weights, torch": lambda: int8pack,
     "int8, ONNX Runtime": lambda: onnx(8),
     "int4, ONNX Runtime": lambda: onnx(4),

@@ -46,7 +46,8 @@ Forward = Annotated[
     typer.Option("--forward", help="compiled, fast (not compiled), or plain (as in transformers)."),
 ]
 Quantize = Annotated[
-    str, typer.Option("--quantize", help="none, or int8: weights and inputs of the target in 8 bits.")
+    str,
+    typer.Option("--quantize", help="none, int8 or int4: the target's weights in so many bits, inputs in 8."),
 ]
 QuantizeDraft = Annotated[
     str | None, typer.Option("--quantize-draft", help="The same for the draft; else as --quantize.")

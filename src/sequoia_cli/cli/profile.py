@@ -217,7 +217,7 @@ def _show_products(session: Session, say: Commentary) -> None:
 
     say.note(f"threads: {session.environment['threads']}")
     if (kernel := kernel_of(session.target.model)) is not None:
-        say.note(f"8-bit products: a kernel with {kernel.instructions}")
+        say.note(f"integer products: a kernel with {kernel.instructions}")
     if timings := used_timings():
         say.show(layouts_table(timings, {name: faster(seconds) for name, seconds in timings.items()}, ROWS))
 

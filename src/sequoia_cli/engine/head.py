@@ -21,7 +21,7 @@ from sequoia_cli.errors import BadInput
 class OutputHead:
     """`weight` (ids, width) and `bias` (ids,); logits are scaled, then capped, as in the family.
 
-    `product` is the prepared or rounded layer; of a rounded one, `weight` holds the 8-bit numbers.
+    `product` is the prepared or rounded layer; of a rounded one, `weight` holds its numbers.
     """
 
     weight: Tensor
@@ -65,7 +65,7 @@ class OutputHead:
 def _parts(module: nn.Module) -> dict[str, Any]:
     """Weight, bias and product of the layer that is a head."""
     if isinstance(module, IntegerLinear):
-        return {"weight": module.numbers, "bias": module.bias, "product": module}
+        return {"weight": module.weights.numbers, "bias": module.bias, "product": module}
     weight = getattr(module, "weight", None)
     return {"weight": weight.detach() if weight is not None else None, "bias": getattr(module, "bias", None)}
 

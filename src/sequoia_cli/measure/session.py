@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedModel
 
 from sequoia_cli import __version__
 from sequoia_cli.engine.draft import Draft, IndependentDraft
@@ -20,7 +19,6 @@ from sequoia_cli.engine.feature_draft import FeatureDraft
 from sequoia_cli.engine.feature_model import FeatureModel
 from sequoia_cli.engine.head import output_head
 from sequoia_cli.engine.integer.blocks import use_kernel
-from sequoia_cli.engine.integer.quantise import quantise, share_left
 from sequoia_cli.engine.loading.cores import use_threads
 from sequoia_cli.engine.loading.devices import cpu_name, parse_device, parse_dtype
 from sequoia_cli.engine.loading.drafts import LoadedDraft
@@ -31,14 +29,10 @@ from sequoia_cli.engine.selftest import check_tree_attention, check_what_decodes
 from sequoia_cli.engine.text import encode_prompt
 from sequoia_cli.errors import BadInput
 from sequoia_cli.measure.prompts import Prompt
-
-#: Report the share of weights left unrounded if it is larger than this.
-_MUCH = 0.1
+from sequoia_cli.measure.rounding import AS_LOADED, WEIGHTS, announce_rounding, round_models, widen
 
 #: How models run: as in transformers; prepared for speed; or also with compiled layers.
 PLAIN, FAST, COMPILED = FORWARDS = ("plain", "fast", "compiled")
-#: Weights: as loaded, or rounded to 8 bits.
-AS_LOADED, INT8 = WEIGHTS = ("none", "int8")
 
 
 @dataclass(frozen=True)
@@ -149,17 +143,11 @@ def open_session(
         announce(note)
     target_weights = fingerprint(loaded)
     draft_weights = " + ".join(draft.fingerprint for draft in drafted) or None
-    wanted = [(loaded, quantize), *((one.model, quantize_draft) for one in drafted)]
-    if rounded := [module for module, weights in wanted if weights == INT8]:
-        quantise(*rounded)
-        _announce_rounding(loaded if quantize == INT8 else None, place, forward, announce)
+    wanted = {loaded: quantize, **{one.model: quantize_draft for one in drafted}}
+    if rounded := round_models(loaded, target, wanted, announce):
+        announce_rounding(loaded if loaded in rounded else None, place, forward == COMPILED, announce)
         if dtype == "auto" and place.type == "cpu":
-            # The remaining weights are few, and the kernel runs whole layers in float32 only.
-            for module, weights in wanted:
-                # A draft that reads the target's hidden states has their dtype.
-                follows = isinstance(module, FeatureModel)
-                if quantize == INT8 if follows else weights == INT8:
-                    module.float()
+            widen(wanted, loaded)
             width = loaded.dtype
         if forward == COMPILED:
             for module in rounded:
@@ -198,18 +186,6 @@ def open_session(
         target_weights,
         draft_weights,
     )
-
-
-def _announce_rounding(
-    target: PreTrainedModel | None, place: torch.device, forward: str, announce: Callable[[str], None]
-) -> None:
-    """Announce the limits of rounding; `target` is the target if it is rounded."""
-    if place.type != "cpu":
-        announce("8-bit weights change the model and are slower here: their kernels are for CPUs only")
-    elif forward != COMPILED:
-        announce(f"products of 8-bit integers are slow with --forward {forward}")
-    if target is not None and (left := share_left(target)) > _MUCH:
-        announce(f"{left:.0%} of the target's weights are not in plain linear layers and are not rounded")
 
 
 def prepare(

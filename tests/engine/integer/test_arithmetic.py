@@ -4,24 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_cli.engine.integer.arithmetic import (
-    BLOCK,
-    GROUP,
-    packed,
-    product,
-    round_inputs,
-    round_weight,
-    rows_of,
-    unpacked,
-)
-
-
-def multiplied(inputs, numbers, scales):
-    """The product with (outputs, width) numbers."""
-    filled = torch.zeros(-(-len(scales) // BLOCK) * BLOCK)
-    filled[: len(scales)] = scales
-    return product(inputs, packed(numbers), filled, len(scales))
-
+from sequoia_cli.engine.integer.arithmetic import GROUP, packed, round_inputs, round_weight, unpacked
+from sequoia_cli.engine.integer.weights import ByOutput
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -79,9 +63,9 @@ def test_a_value_that_is_not_finite_spoils_its_row_and_no_other(value):
     inputs = torch.randn(2, 3 * GROUP)
     inputs[0, 70] = value
     numbers, scales = round_weight(torch.randn(5, 3 * GROUP))
-    found = multiplied(inputs, numbers, scales)
+    found = ByOutput(numbers, scales).product(inputs)
     assert not found[0].isfinite().any()
-    assert torch.equal(found[1:], multiplied(inputs[1:], numbers, scales))
+    assert torch.equal(found[1:], ByOutput(numbers, scales).product(inputs[1:]))
 
 
 @pytest.mark.parametrize(("outputs", "width"), [(16, 64), (5, 3), (40, 130)])
@@ -93,7 +77,7 @@ def test_a_product_is_that_of_the_integers(outputs, width):
     whole[:, :width] = numbers
     sums = torch.einsum("rgk,ngk->rgn", given.long(), whole.view(outputs, -1, GROUP))
     expected = (sums.double() * given_scales.double()[..., None]).sum(1) * scales.double()
-    assert torch.allclose(multiplied(inputs, numbers, scales).double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(ByOutput(numbers, scales).product(inputs).double(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("outputs", "width"), [(16, 64), (5, 3), (40, 130)])
@@ -103,5 +87,5 @@ def test_packing_loses_nothing(outputs, width):
     assert laid.numel() % (16 * GROUP) == 0
     assert torch.equal(unpacked(laid, outputs, width), numbers)
     ids = torch.tensor([outputs - 1, 0, 2])
-    assert torch.equal(rows_of(laid, ids, width), numbers[ids])
+    assert torch.equal(unpacked(laid, outputs, width, ids), numbers[ids])
     assert int(laid.long().sum()) == int(numbers.long().sum())

@@ -3,33 +3,46 @@
 import pytest
 import torch
 
+from integers import KINDS
 from sequoia_cli.engine.fast import packages
 from sequoia_cli.engine.fast.packages import Unusable
 from sequoia_cli.engine.integer import kernel as module
 from sequoia_cli.engine.integer.kernel import load_kernel
 from sequoia_cli.engine.integer.linear import IntegerLinear
+from sequoia_cli.engine.integer.weights import ByOutput, BySpan
 from sequoia_cli.engine.loading.devices import cpu_features
 
-#: As torch names them; the empty name is for all that the processor has.
-INSTRUCTIONS = [name for name in ("", "avx2", "default") if name != "avx2" or "avx2" in cpu_features()]
+#: As torch names them; the empty name is for all that the processor has. Laptops of today have "avx_vnni".
+INSTRUCTIONS = [
+    name
+    for name, needed in (("", ""), ("avx2", "avx2"), ("avx_vnni", "avx_vnni"), ("default", ""))
+    if not needed or needed in cpu_features()
+]
 SHAPES = [(48, 64), (5, 3), (100, 130), (576, 576)]
 
 
-def linear(outputs, width, bias=False):
-    return IntegerLinear.of(torch.randn(outputs, width), torch.randn(outputs) if bias else None)
+def linear(outputs, width, bias=False, kind="by output"):
+    return IntegerLinear(KINDS[kind](torch.randn(outputs, width)), torch.randn(outputs) if bias else None)
+
+
+def build_for(name, monkeypatch):
+    load_kernel.cache_clear()
+    if name:
+        monkeypatch.setitem(module._INSTRUCTIONS, "avx_vnni", ("-mavx2", "-mfma", "-mf16c", "-mavxvnni"))
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", name)
+    return load_kernel()
 
 
 @pytest.fixture(params=INSTRUCTIONS)
 def kernel(request, monkeypatch, compiler):
-    if request.param:
-        monkeypatch.setenv("ATEN_CPU_CAPABILITY", request.param)
-    return load_kernel()
+    return build_for(request.param, monkeypatch)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("outputs", "width"), SHAPES)
-def test_products_are_those_of_the_slow_twin(kernel, outputs, width, bias):
-    layer = linear(outputs, width, bias)
+def test_products_are_those_of_the_slow_twin(kernel, outputs, width, bias, kind):
+    layer = linear(outputs, width, bias, kind)
     for rows in (1, 2, 3, 4, 5, 7, 8, 9, 17):
         inputs = torch.randn(rows, width)
         expected, found = layer(inputs), kernel.product(layer, inputs)
@@ -37,36 +50,48 @@ def test_products_are_those_of_the_slow_twin(kernel, outputs, width, bias):
         assert (found - expected).abs().max() <= 5e-6 * expected.abs().max()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("outputs", "width"), SHAPES)
-def test_a_row_gives_the_same_bits_whatever_stands_beside_it(kernel, outputs, width):
-    layer, inputs = linear(outputs, width), torch.randn(17, width)
+def test_a_row_gives_the_same_bits_whatever_stands_beside_it(kernel, outputs, width, kind):
+    layer, inputs = linear(outputs, width, kind=kind), torch.randn(17, width)
     together = kernel.product(layer, inputs)
     for first, end in ((0, 1), (3, 5), (4, 12), (16, 17)):
         assert torch.equal(kernel.product(layer, inputs[first:end]), together[first:end])
 
 
-def test_all_instructions_give_the_same_bits(monkeypatch, compiler):
-    layer, inputs = linear(100, 130, bias=True), torch.randn(9, 130)
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_instructions_give_the_same_bits(monkeypatch, compiler, kind):
+    layer, inputs = linear(100, 130, bias=True, kind=kind), torch.randn(9, 130)
     found = []
     for name in INSTRUCTIONS:
-        if name:
-            monkeypatch.setenv("ATEN_CPU_CAPABILITY", name)
-        load_kernel.cache_clear()
-        found.append(load_kernel().product(layer, inputs))
+        found.append(build_for(name, monkeypatch).product(layer, inputs))
     assert len(found) > 1
     assert all(torch.equal(other, found[0]) for other in found[1:])
 
 
-def test_the_largest_numbers_do_not_overflow(kernel):
-    layer = IntegerLinear(torch.full((16, 640), -127, dtype=torch.int8), torch.ones(16))
+def largest(kind):
+    """Weights (16, 640) of the largest numbers there are, which are what they stand for."""
+    if kind == "by output":
+        return ByOutput(torch.full((16, 640), -127, dtype=torch.int8), torch.ones(16))
+    ones = torch.ones(16, 20, dtype=torch.float16)
+    if kind == "8 bits by span":
+        return BySpan(torch.full((16, 640), -127, dtype=torch.int8), ones)
+    return BySpan(torch.full((16, 640), 15, dtype=torch.uint8), ones, 0 * ones)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_largest_numbers_do_not_overflow(kernel, kind):
+    layer = IntegerLinear(largest(kind))
     inputs = torch.full((2, 640), 127.0)
     inputs[1] = -127
-    assert kernel.product(layer, inputs)[:, 0].tolist() == [-127.0 * 127 * 640, 127.0 * 127 * 640]
+    number = float(layer.weight[0, 0])
+    assert kernel.product(layer, inputs)[:, 0].tolist() == [number * 127 * 640, -number * 127 * 640]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_value_that_is_not_finite_spoils_its_row_and_no_other(kernel, value):
-    layer, inputs = linear(20, 130), torch.randn(2, 130)
+def test_a_value_that_is_not_finite_spoils_its_row_and_no_other(kernel, value, kind):
+    layer, inputs = linear(20, 130, kind=kind), torch.randn(2, 130)
     sound = kernel.product(layer, inputs)
     inputs[0, 7] = value
     found = kernel.product(layer, inputs)
@@ -89,9 +114,10 @@ def test_what_a_mask_leaves_open(kernel):
     assert part[1].tolist() == [2, 5, 1]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("outputs", "width"), SHAPES)
-def test_the_weights_of_some_outputs_are_those_of_the_slow_twin(kernel, outputs, width):
-    layer = linear(outputs, width)
+def test_the_weights_of_some_outputs_are_those_of_the_slow_twin(kernel, outputs, width, kind):
+    layer = linear(outputs, width, kind=kind)
     ids = torch.tensor([outputs - 1, 0, 3, 3])
     expected = layer.rows(ids)
     assert torch.equal(expected, layer.weight[ids])

@@ -7,16 +7,18 @@ from transformers import AutoConfig
 
 from decoding import PROMPT, TREE, new_ids, tree_logits
 from features import feature_draft
+from integers import KINDS
 from models import random_model, tiny_model
 from sequoia_cli.core.tree import TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.fast.block import FastBlock
-from sequoia_cli.engine.integer import blocks
+from sequoia_cli.engine.integer import blocks, gguf_blocks
 from sequoia_cli.engine.integer.arithmetic import round_weight
 from sequoia_cli.engine.integer.kernel import Kernel
 from sequoia_cli.engine.integer.linear import IntegerEmbedding, IntegerLinear, unrounded
 from sequoia_cli.engine.integer.quantise import is_quantised, quantise, share_left
+from sequoia_cli.engine.integer.weights import ByOutput, BySpan
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.selftest import check_tree_attention, check_what_decodes
 
@@ -26,9 +28,9 @@ IN_KERNEL = {"llama": WIDE, "qwen2": WIDE, "gemma": WIDE, "mistral": {**WIDE, "s
 OTHERS = ["qwen3", "gpt2"]
 
 
-def quantised(family, forward="compiled", seed=0, **settings):
+def quantised(family, forward="compiled", seed=0, bits=8, **settings):
     model = tiny_model(family, seed=seed, **settings)
-    quantise(model)
+    quantise(model, bits=bits)
     model = LanguageModel(model)
     if forward != "plain":
         model.make_fast()
@@ -99,8 +101,11 @@ def test_models_that_share_a_weight_share_its_numbers():
     assert second.model.layers[0].mlp.up_proj is not first.model.layers[0].mlp.up_proj
 
 
-def test_a_layer_for_some_outputs_and_one_of_several_are_parts_of_the_whole():
-    layers = [IntegerLinear.of(torch.randn(n, 70), torch.randn(n) if n > 5 else None) for n in (20, 5, 16)]
+@pytest.mark.parametrize("rounded", KINDS.values(), ids=KINDS)
+def test_a_layer_for_some_outputs_and_one_of_several_are_parts_of_the_whole(rounded):
+    layers = [
+        IntegerLinear(rounded(torch.randn(n, 70)), torch.randn(n) if n > 5 else None) for n in (20, 5, 16)
+    ]
     inputs = torch.randn(3, 70)
     together = IntegerLinear.stacked(layers)
     assert torch.equal(together(inputs), torch.cat([layer(inputs) for layer in layers], 1))
@@ -108,10 +113,39 @@ def test_a_layer_for_some_outputs_and_one_of_several_are_parts_of_the_whole():
     assert torch.equal(together.only(ids)(inputs), together(inputs)[:, ids])
 
 
+def test_with_4_bits_the_head_and_its_embedding_have_8():
+    model = tiny_model("llama", tie_word_embeddings=True)
+    before = model.lm_head.weight.detach().clone()
+    layer = model.model.layers[0].mlp.up_proj.weight.detach().clone()
+    quantise(model, bits=4)
+    assert torch.equal(model.lm_head.weight, gguf_blocks.rounded(before, gguf_blocks.Q8_0).rows())
+    assert torch.equal(
+        model.model.layers[0].mlp.up_proj.weight, gguf_blocks.rounded(layer, gguf_blocks.Q4_1).rows()
+    )
+    assert torch.equal(model.get_input_embeddings().weight, model.lm_head.weight)
+
+
+def test_each_model_has_bits_of_its_own():
+    target, draft = tiny_model("llama"), tiny_model("llama", seed=3)
+    quantise(target, draft, bits={target: 4, draft: 8})
+    kinds = [type(model.model.layers[0].mlp.up_proj.weights) for model in (target, draft)]
+    assert kinds == [BySpan, ByOutput]
+
+
+def test_weights_beyond_half_precision_are_refused_for_4_bits():
+    model = nn.ModuleList([nn.Linear(32, 3)])
+    nn.init.constant_(model[0].weight, 1e6)
+    with pytest.raises(ValueError, match="not finite"):
+        quantise(model, bits=4)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("family", [*IN_KERNEL, *OTHERS])
-def test_the_self_tests_pass_and_whole_layers_run_in_the_kernel_where_it_knows_their_plan(family, compiler):
+def test_the_self_tests_pass_and_whole_layers_run_in_the_kernel_where_it_knows_their_plan(
+    family, compiler, bits
+):
     model = tiny_model(family, **IN_KERNEL.get(family, {}))
-    quantise(model)
+    quantise(model, bits=bits)
     model = LanguageModel(model)
     check_tree_attention(model, "it")
     model.make_fast()
@@ -120,9 +154,10 @@ def test_the_self_tests_pass_and_whole_layers_run_in_the_kernel_where_it_knows_t
     assert len(whole(model)) == (model.config.num_hidden_layers if family in IN_KERNEL else 0)
 
 
+@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("family", IN_KERNEL)
-def test_a_trees_logits_are_those_of_plain_decoding_bit_for_bit(family, compiler):
-    model = quantised(family, **IN_KERNEL[family])
+def test_a_trees_logits_are_those_of_plain_decoding_bit_for_bit(family, compiler, bits):
+    model = quantised(family, bits=bits, **IN_KERNEL[family])
     *nodes, after = tree_logits(model, TREE)[0]
     for node, found in enumerate(nodes):
         assert torch.equal(found, one_by_one(model, TREE.path(node)))
@@ -139,10 +174,11 @@ def one_by_one(model, path, *after):
     return logits
 
 
+@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("family", IN_KERNEL)
-def test_tree_chain_and_plain_text_are_equal(family, compiler):
-    model = quantised(family, **IN_KERNEL[family])
-    draft = IndependentDraft(quantised(family, seed=3, **IN_KERNEL[family]), model.vocabulary)
+def test_tree_chain_and_plain_text_are_equal(family, compiler, bits):
+    model = quantised(family, bits=bits, **IN_KERNEL[family])
+    draft = IndependentDraft(quantised(family, seed=3, bits=bits, **IN_KERNEL[family]), model.vocabulary)
     texts = [
         [token for step in Decoder(model, drafts, tree).decode(PROMPT, 64) for token in step.tokens]
         for drafts, tree in (([], chain(1)), ([draft], TREE), ([draft], chain(4)))
@@ -193,7 +229,7 @@ def test_states_in_half_precision_do_not_go_into_the_kernel_whole(family, dtype,
 
 
 def test_scales_keep_their_dtype_whatever_the_model_is_converted_to():
-    layer, inputs = IntegerLinear.of(torch.randn(20, 70), torch.randn(20)), torch.randn(3, 70)
+    layer, inputs = IntegerLinear(ByOutput.of(torch.randn(20, 70)), torch.randn(20)), torch.randn(3, 70)
     expected = layer(inputs)
     assert layer.bias.shape == (20,)
     assert torch.equal(layer.to(torch.bfloat16).double()(inputs), expected)
@@ -244,7 +280,7 @@ def test_weights_that_are_in_no_plain_linear_layer_are_counted():
 
 
 def test_unrounded_inputs_are_multiplied_by_the_weights_as_they_are():
-    layer, inputs = IntegerLinear.of(torch.randn(20, 70), torch.randn(20)), torch.randn(3, 70)
+    layer, inputs = IntegerLinear(ByOutput.of(torch.randn(20, 70)), torch.randn(20)), torch.randn(3, 70)
     with unrounded():
         found = layer(inputs)
     assert torch.allclose(found, nn.functional.linear(inputs, layer.weight, layer.bias), atol=1e-5)
@@ -284,7 +320,7 @@ def test_without_a_kernel_it_is_the_same_model_and_the_user_is_told(monkeypatch)
     model, said = quantised("llama", "fast"), []
     assert not model.compile(said.append)
     why = "no C++ compiler was found (install g++)"
-    assert said == [f"products of 8-bit integers run without their kernel, which is slow: {why}"]
+    assert said == [f"products of integers run without their kernel, which is slow: {why}"]
     assert new_ids(Decoder(model), PROMPT, 24) == new_ids(Decoder(quantised("llama", "plain")), PROMPT, 24)
 
 

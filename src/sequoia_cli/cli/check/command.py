@@ -118,7 +118,8 @@ def check_command(
     from sequoia_cli.cli.check.document import document
     from sequoia_cli.cli.check.tables import summary
     from sequoia_cli.cli.prompts import encoded
-    from sequoia_cli.measure.session import AS_LOADED, PLAIN
+    from sequoia_cli.measure.rounding import AS_LOADED
+    from sequoia_cli.measure.session import PLAIN
 
     silent = Commentary(quiet=True)
     session = models.open(drafts, say)

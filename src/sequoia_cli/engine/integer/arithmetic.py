@@ -1,8 +1,8 @@
-"""What a product of 8-bit integers is, in torch's own operations: the slow twin of `kernel.cpp`.
+"""How weights and inputs are rounded to small integers, and the order in which `kernel.cpp` reads weights.
 
-A weight is a whole number from -127 to 127 times the scale of its output. A row of inputs is rounded to such
-numbers too, with a scale for each `GROUP` of its values. Sums within a group are exact, so a row's result
-does not depend on the rows beside it.
+A row of inputs is rounded to whole numbers from -127 to 127, with a scale for each `GROUP` of its values.
+Sums of their products with weights of few bits are exact, so a row's result does not depend on the rows
+beside it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from torch import Tensor
 LARGEST = 127
 #: Inputs that share a scale.
 GROUP = 64
+#: Weights of one output that share a scale, where not all of an output's do.
+SPAN = 32
 #: Outputs whose weights lie side by side, and inputs of each that do.
 BLOCK, QUAD = 16, 4
 
@@ -45,16 +47,14 @@ def round_inputs(inputs: Tensor) -> tuple[Tensor, Tensor]:
     return numbers, peaks / LARGEST + (grouped * 0).sum(-1)
 
 
-def product(inputs: Tensor, numbers: Tensor, scales: Tensor, outputs: int) -> Tensor:
-    """(rows, outputs), float32, of (rows, width) inputs, `packed` numbers and scales of whole blocks."""
-    given, given_scales = round_inputs(inputs)
-    found = given.new_zeros(len(given), len(scales))
-    quads = GROUP // QUAD
-    for group in range(given.shape[1]):
-        part = numbers[:, group * quads : (group + 1) * quads].transpose(1, 2).reshape(-1, GROUP)
-        # Sums of a group stay below 2^24, so that they are exact in float32.
-        found += given[:, group] @ part.float().T * given_scales[:, group, None]
-    return (found * scales)[:, :outputs]
+def filled_up(values: Tensor, size: int, dimension: int = 0) -> Tensor:
+    """`values` with zeros behind them, so that a dimension is a multiple of `size`."""
+    missing = -values.shape[dimension] % size
+    if not missing:
+        return values
+    shape = [*values.shape]
+    shape[dimension] = missing
+    return torch.cat((values, values.new_zeros(shape)), dimension)
 
 
 def packed(numbers: Tensor) -> Tensor:
@@ -62,20 +62,12 @@ def packed(numbers: Tensor) -> Tensor:
 
     Filled up with zeros to whole blocks and whole groups.
     """
-    outputs, width = numbers.shape
-    blocks, quads = -(-outputs // BLOCK), -(-width // GROUP) * (GROUP // QUAD)
-    filled = numbers.new_zeros(blocks * BLOCK, quads * QUAD)
-    filled[:outputs, :width] = numbers
-    return filled.view(blocks, BLOCK, quads, QUAD).transpose(1, 2).contiguous()
+    filled = filled_up(filled_up(numbers, GROUP, 1), BLOCK)
+    return filled.unflatten(1, (-1, QUAD)).unflatten(0, (-1, BLOCK)).transpose(1, 2).contiguous()
 
 
-def unpacked(numbers: Tensor, outputs: int, width: int) -> Tensor:
-    """What `packed` was made of."""
-    blocks, quads = numbers.shape[:2]
-    return numbers.transpose(1, 2).reshape(blocks * BLOCK, quads * QUAD)[:outputs, :width]
-
-
-def rows_of(numbers: Tensor, ids: Tensor, width: int) -> Tensor:
-    """(ids, width): some of the rows of `packed` numbers."""
-    found = numbers[ids // BLOCK, :, ids % BLOCK]
-    return found.flatten(1)[:, :width]
+def unpacked(numbers: Tensor, outputs: int, width: int, ids: Tensor | None = None) -> Tensor:
+    """What `packed` was made of, or its rows `ids`."""
+    if ids is not None:
+        return numbers[ids // BLOCK, :, ids % BLOCK].flatten(1)[:, :width]
+    return numbers.transpose(1, 2).flatten(2).flatten(0, 1)[:outputs, :width]

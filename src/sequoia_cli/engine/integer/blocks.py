@@ -38,17 +38,17 @@ def use_kernel(model: nn.Module, announce: Callable[[str], None]) -> bool:
     In a fast model, whole decoder layers do. `announce` is told why not: without a C++ compiler, mostly. They
     run as before then, which is slow.
     """
-    linears = [linear for linear in integer_layers(model) if linear.numbers.device.type == "cpu"]
+    linears = [linear for linear in integer_layers(model) if linear.device.type == "cpu"]
     if not linears:
         return False
     try:
         kernel = load_kernel()
         require_right_products(kernel, linears)
     except (Unusable, OSError) as failure:
-        announce(f"products of 8-bit integers run without their kernel, which is slow: {failure}")
+        announce(f"products of integers run without their kernel, which is slow: {failure}")
         return False
     if not kernel.has_threads and torch.get_num_threads() > 1:
-        announce("products of 8-bit integers run on one thread: the C++ compiler has no OpenMP")
+        announce("products of integers run on one thread: the C++ compiler has no OpenMP")
     for linear in linears:
         linear.kernel = kernel
     for block in (module for module in model.modules() if isinstance(module, FastBlock)):

@@ -1,17 +1,20 @@
-// Products of 8-bit integers for few rows, and a decoder layer around them. No header of torch is needed.
+// Products of small integers for few rows, and decoder layers around them. No header of torch is needed.
 //
-// A weight is a number from -127 to 127 times the scale of its output. Each row of inputs is rounded to such numbers
-// too, with a scale for every GROUP of its values. The sums within a group are integers and exact; groups are added in
-// order, one fused multiplication and addition each. So a row's results depend on nothing beside it, bit for bit, and
-// are the same with every instruction set below. All else here is computed row by row as well.
+// A weight of 8 bits is a number from -127 to 127 times the scale of its output, or times that of SPAN weights. One of 4
+// bits is a number from 0 to 15 times the scale of SPAN weights, plus their offset. Each row of inputs is rounded to
+// numbers from -127 to 127 too, with a scale for every GROUP of its values. The sums within a group or span are integers
+// and exact; they are added as floats in order, with the same operations for every instruction set below. So a row's
+// results depend on nothing beside it, bit for bit. All else here is computed row by row as well.
 //
 // Weights lie in blocks of BLOCK outputs; within a block, QUAD values of each output's row follow those of the output
-// before, then comes the next QUAD. Rows are filled up with zeros to whole groups, outputs to whole blocks.
+// before, then comes the next QUAD. Of 4 bits, two such runs share their bytes: the first has the low halves. Rows are
+// filled up with zeros to whole groups, outputs to whole blocks.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #if defined(__AVX2__) || defined(__AVX512F__)
@@ -19,133 +22,22 @@
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
+#if defined(__AMX_INT8__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace {
 
-constexpr int GROUP = 64, BLOCK = 16, QUAD = 4;
+constexpr int GROUP = 64, SPAN = 32, SPANS = GROUP / SPAN, BLOCK = 16, QUAD = 4;
 constexpr int LARGEST = 127;
 
-// ---------------------------------------------------------------- sets of instructions
-// Each has OUTPUTS per vector, the number of ROWS that fit into its registers, the type Input in which it wants inputs,
-// Weights (QUAD values of OUTPUTS rows), and Sums of a group, which begin at BIAS times the sum of the inputs.
+// ---------------------------------------------------------------- vectors
 
+// NATIVE values of 32 bits fill a vector of the widest instructions used.
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-
-struct Set {
-    static constexpr const char* NAME = "AVX-512 VNNI";
-    static constexpr int OUTPUTS = 16, ROWS = 8, BIAS = -128;
-    using Input = int8_t;
-    using Weights = __m512i;
-    using Sums = __m512i;
-    using Floats = __m512;
-    // The instruction takes one factor without sign: the weights plus 128.
-    static Weights weights(const int8_t* at) {
-        return _mm512_xor_si512(_mm512_loadu_si512(at), _mm512_set1_epi8(-128));
-    }
-    static Sums start(int sum) { return _mm512_set1_epi32(sum); }
-    static void add(Sums& sums, Weights weights, const Input* inputs) {
-        int quad;
-        std::memcpy(&quad, inputs, sizeof quad);
-        sums = _mm512_dpbusd_epi32(sums, weights, _mm512_set1_epi32(quad));
-    }
-    static Floats zero() { return _mm512_setzero_ps(); }
-    static Floats scaled(Sums sums, float scale, Floats onto) {
-        return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(scale), onto);
-    }
-    static void store(float* at, Floats values) { _mm512_storeu_ps(at, values); }
-};
-
-#elif defined(__AVX2__) && defined(__FMA__)
-
-struct Set {
-    static constexpr const char* NAME = "AVX2";
-    static constexpr int OUTPUTS = 8, ROWS = 4, BIAS = 0;
-    using Input = int16_t;  // no product of 16 bits overflows 32, while pairs of products of 8 bits overflow 16
-    struct Weights { __m256i first, second; };
-    struct Sums { __m256i first, second; };  // each output has two lanes
-    using Floats = __m256;
-    static Weights weights(const int8_t* at) {
-        return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))),
-                _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16)))};
-    }
-    static Sums start(int) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-    static void add(Sums& sums, Weights weights, const Input* inputs) {
-        long long bits;
-        std::memcpy(&bits, inputs, sizeof bits);
-        const __m256i quad = _mm256_set1_epi64x(bits);
-        sums.first = _mm256_add_epi32(sums.first, _mm256_madd_epi16(weights.first, quad));
-        sums.second = _mm256_add_epi32(sums.second, _mm256_madd_epi16(weights.second, quad));
-    }
-    static Floats zero() { return _mm256_setzero_ps(); }
-    static Floats scaled(Sums sums, float scale, Floats onto) {
-        const __m256i paired = _mm256_hadd_epi32(sums.first, sums.second);
-        const __m256i ordered = _mm256_permute4x64_epi64(paired, 0b11011000);
-        return _mm256_fmadd_ps(_mm256_cvtepi32_ps(ordered), _mm256_set1_ps(scale), onto);
-    }
-    static void store(float* at, Floats values) { _mm256_storeu_ps(at, values); }
-};
-
-#elif defined(__ARM_FEATURE_DOTPROD)
-
-struct Set {
-    static constexpr const char* NAME = "NEON with dot products";
-    static constexpr int OUTPUTS = 4, ROWS = 8, BIAS = 0;
-    using Input = int8_t;
-    using Weights = int8x16_t;
-    using Sums = int32x4_t;
-    using Floats = float32x4_t;
-    static Weights weights(const int8_t* at) { return vld1q_s8(at); }
-    static Sums start(int) { return vdupq_n_s32(0); }
-    static void add(Sums& sums, Weights weights, const Input* inputs) {
-        int32_t quad;
-        std::memcpy(&quad, inputs, sizeof quad);
-        sums = vdotq_s32(sums, weights, vreinterpretq_s8_s32(vdupq_n_s32(quad)));
-    }
-    static Floats zero() { return vdupq_n_f32(0); }
-    static Floats scaled(Sums sums, float scale, Floats onto) {
-        return vfmaq_n_f32(onto, vcvtq_f32_s32(sums), scale);
-    }
-    static void store(float* at, Floats values) { vst1q_f32(at, values); }
-};
-
-#else
-
-struct Set {
-    static constexpr const char* NAME = "no vector instructions of its own";
-    static constexpr int OUTPUTS = 4, ROWS = 4, BIAS = 0;
-    using Input = int8_t;
-    struct Weights { int8_t values[OUTPUTS * QUAD]; };
-    struct Sums { int32_t values[OUTPUTS]; };
-    struct Floats { float values[OUTPUTS]; };
-    static Weights weights(const int8_t* at) {
-        Weights found;
-        std::memcpy(found.values, at, sizeof found.values);
-        return found;
-    }
-    static Sums start(int) { return {}; }
-    static void add(Sums& sums, const Weights& weights, const Input* inputs) {
-        for (int output = 0; output < OUTPUTS; output++)
-            for (int place = 0; place < QUAD; place++)
-                sums.values[output] += weights.values[output * QUAD + place] * inputs[place];
-    }
-    static Floats zero() { return {}; }
-    static Floats scaled(const Sums& sums, float scale, Floats onto) {
-        for (int output = 0; output < OUTPUTS; output++)
-            onto.values[output] = std::fma(float(sums.values[output]), scale, onto.values[output]);
-        return onto;
-    }
-    static void store(float* at, const Floats& values) { std::memcpy(at, values.values, sizeof values.values); }
-};
-
-#endif
-
-// ---------------------------------------------------------------- floats, LANES at once
-
-// LANES floats in as many vectors as this processor needs for them, so that every sum has the same order everywhere.
-constexpr int LANES = 16;
-#if defined(__AVX512F__)
 constexpr int NATIVE = 16;
-#elif defined(__AVX__)
+#elif defined(__AVX2__) && defined(__FMA__)
 constexpr int NATIVE = 8;
 #else
 constexpr int NATIVE = 4;
@@ -153,6 +45,193 @@ constexpr int NATIVE = 4;
 typedef float Native __attribute__((vector_size(4 * NATIVE)));
 typedef float Unaligned __attribute__((vector_size(4 * NATIVE), aligned(4), may_alias));
 typedef int32_t NativeInt __attribute__((vector_size(4 * NATIVE)));
+
+// ---------------------------------------------------------------- sets of instructions
+// Each has the number of ROWS that fit into its registers and the type Input in which it wants inputs. Weights are QUAD
+// values of NATIVE outputs, of which `add` adds the products to Sums; these begin at BIAS times the sum of the inputs.
+// Nibbles are weights of 4 bits, whose inputs are bytes and whose sums are NibbleSums of SPAN products, from 0.
+
+template <class Value>
+inline Value read(const void* at) {
+    Value found;
+    std::memcpy(&found, at, sizeof found);
+    return found;
+}
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+
+struct Set {
+    static constexpr const char* NAME = "AVX-512 VNNI";
+    static constexpr int ROWS = 8, BIAS = -128;
+    using Input = int8_t;
+    using Weights = __m512i;
+    using Nibbles = __m512i;
+    struct Sums { __m512i lanes; };
+    struct NibbleSums { __m512i lanes; };
+    // The instruction takes one factor without sign: the weights plus 128.
+    static Weights weights(const int8_t* at) {
+        return _mm512_xor_si512(_mm512_loadu_si512(at), _mm512_set1_epi8(-128));
+    }
+    static void nibbles(const int8_t* at, Nibbles& first, Nibbles& second) {
+        const __m512i both = _mm512_loadu_si512(at), low = _mm512_set1_epi8(15);
+        first = _mm512_and_si512(both, low);
+        second = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+    }
+    static Sums start(int sum) { return {_mm512_set1_epi32(sum)}; }
+    template <class AnySums>
+    static void add(AnySums& sums, __m512i weights, const int8_t* inputs) {
+        sums.lanes = _mm512_dpbusd_epi32(sums.lanes, weights, _mm512_set1_epi32(read<int>(inputs)));
+    }
+    template <class AnySums>
+    static NativeInt whole(const AnySums& sums) { return (NativeInt)sums.lanes; }
+};
+
+#elif defined(__AVX2__) && defined(__FMA__)
+
+struct NibblesOfAvx2 {
+    using Nibbles = __m256i;
+    static void nibbles(const int8_t* at, Nibbles& first, Nibbles& second) {
+        const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)), low = _mm256_set1_epi8(15);
+        first = _mm256_and_si256(both, low);
+        second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+    }
+};
+
+#if defined(__AVXVNNI__)
+
+struct Set : NibblesOfAvx2 {
+    static constexpr const char* NAME = "AVX-VNNI";
+    static constexpr int ROWS = 8, BIAS = -128;
+    using Input = int8_t;
+    using Weights = __m256i;
+    struct Sums { __m256i lanes; };
+    struct NibbleSums { __m256i lanes; };
+    static Weights weights(const int8_t* at) {
+        return _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)), _mm256_set1_epi8(-128));
+    }
+    static Sums start(int sum) { return {_mm256_set1_epi32(sum)}; }
+    template <class AnySums>
+    static void add(AnySums& sums, __m256i weights, const int8_t* inputs) {
+        sums.lanes = _mm256_dpbusd_avx_epi32(sums.lanes, weights, _mm256_set1_epi32(read<int>(inputs)));
+    }
+    template <class AnySums>
+    static NativeInt whole(const AnySums& sums) { return (NativeInt)sums.lanes; }
+};
+
+#else
+
+struct Set : NibblesOfAvx2 {
+    static constexpr const char* NAME = "AVX2";
+    static constexpr int ROWS = 4, BIAS = 0;
+    using Input = int16_t;  // no product of 16 bits overflows 32, while pairs of products of 8 bits overflow 16
+    struct Weights { __m256i first, second; };
+    struct Sums { __m256i first, second; };  // each output has two lanes
+    // Each output has two lanes of 16 bits. SPAN products make at most 16 * 15 * 127 in each, so that none overflows.
+    struct NibbleSums { __m256i lanes; };
+    static Weights weights(const int8_t* at) {
+        return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))),
+                _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16)))};
+    }
+    static Sums start(int) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+    static void add(Sums& sums, Weights weights, const Input* inputs) {
+        const __m256i quad = _mm256_set1_epi64x(read<long long>(inputs));
+        sums.first = _mm256_add_epi32(sums.first, _mm256_madd_epi16(weights.first, quad));
+        sums.second = _mm256_add_epi32(sums.second, _mm256_madd_epi16(weights.second, quad));
+    }
+    static void add(NibbleSums& sums, Nibbles weights, const int8_t* inputs) {
+        const __m256i quad = _mm256_set1_epi32(read<int>(inputs));
+        sums.lanes = _mm256_add_epi16(sums.lanes, _mm256_maddubs_epi16(weights, quad));
+    }
+    static NativeInt whole(const Sums& sums) {
+        const __m256i paired = _mm256_hadd_epi32(sums.first, sums.second);
+        return (NativeInt)_mm256_permute4x64_epi64(paired, 0b11011000);
+    }
+    static NativeInt whole(const NibbleSums& sums) {
+        return (NativeInt)_mm256_madd_epi16(sums.lanes, _mm256_set1_epi16(1));
+    }
+};
+
+#endif
+
+#elif defined(__ARM_FEATURE_DOTPROD)
+
+struct Set {
+    static constexpr const char* NAME = "NEON with dot products";
+    static constexpr int ROWS = 8, BIAS = 0;
+    using Input = int8_t;
+    using Weights = int8x16_t;
+    using Nibbles = int8x16_t;
+    struct Sums { int32x4_t lanes; };
+    struct NibbleSums { int32x4_t lanes; };
+    static Weights weights(const int8_t* at) { return vld1q_s8(at); }
+    static void nibbles(const int8_t* at, Nibbles& first, Nibbles& second) {
+        const uint8x16_t both = vreinterpretq_u8_s8(vld1q_s8(at));
+        first = vreinterpretq_s8_u8(vandq_u8(both, vdupq_n_u8(15)));
+        second = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
+    }
+    static Sums start(int) { return {vdupq_n_s32(0)}; }
+    template <class AnySums>
+    static void add(AnySums& sums, int8x16_t weights, const int8_t* inputs) {
+        sums.lanes = vdotq_s32(sums.lanes, weights, vreinterpretq_s8_s32(vdupq_n_s32(read<int32_t>(inputs))));
+    }
+    template <class AnySums>
+    static NativeInt whole(const AnySums& sums) { return (NativeInt)sums.lanes; }
+};
+
+#else
+
+struct Set {
+    static constexpr const char* NAME = "no vector instructions of its own";
+    static constexpr int ROWS = 4, BIAS = 0;
+    using Input = int8_t;
+    struct Weights { int8_t values[NATIVE * QUAD]; };
+    using Nibbles = Weights;
+    struct Sums { NativeInt lanes; };
+    struct NibbleSums { NativeInt lanes; };
+    static Weights weights(const int8_t* at) { return read<Weights>(at); }
+    static void nibbles(const int8_t* at, Nibbles& first, Nibbles& second) {
+        for (int place = 0; place < NATIVE * QUAD; place++) {
+            first.values[place] = at[place] & 15;
+            second.values[place] = uint8_t(at[place]) >> 4;
+        }
+    }
+    static Sums start(int) { return {NativeInt{}}; }
+    template <class AnySums>
+    static void add(AnySums& sums, const Weights& weights, const int8_t* inputs) {
+        for (int output = 0; output < NATIVE; output++)
+            for (int place = 0; place < QUAD; place++)
+                sums.lanes[output] += weights.values[output * QUAD + place] * inputs[place];
+    }
+    template <class AnySums>
+    static NativeInt whole(const AnySums& sums) { return sums.lanes; }
+};
+
+#endif
+
+// A float of 16 bits, which is finite.
+inline float half_value(uint16_t bits) {
+    const uint32_t size = uint32_t(bits & 0x7fff) << 13, sign = uint32_t(bits & 0x8000) << 16;
+    const float found = read<float>(&size) * 0x1p112f;  // exact, for the smallest numbers too
+    return sign ? -found : found;
+}
+
+// NATIVE of them.
+inline Native halves(const uint16_t* at) {
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+    return (Native)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+#elif defined(__F16C__) && defined(__AVX2__) && defined(__FMA__)
+    return (Native)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+#else
+    Native found;
+    for (int lane = 0; lane < NATIVE; lane++) found[lane] = half_value(at[lane]);
+    return found;
+#endif
+}
+
+// ---------------------------------------------------------------- floats, LANES at once
+
+// LANES floats in as many vectors as this processor needs for them, so that every sum has the same order everywhere.
+constexpr int LANES = 16;
 typedef float Quarter __attribute__((vector_size(4 * LANES / 4)));
 
 struct Wide {
@@ -204,9 +283,9 @@ inline Wide magnitude(const Wide& a) {
 
 // Nothing here is contracted by the compiler (see the flags), so that a row is computed the same wherever it stands.
 inline Native fused(Native a, Native b, Native c) {
-#if defined(__AVX512F__)
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
     return (Native)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__AVX__) && defined(__FMA__)
+#elif defined(__AVX2__) && defined(__FMA__)
     return (Native)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #elif defined(__ARM_NEON) && defined(__ARM_FEATURE_FMA)
     return (Native)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
@@ -268,54 +347,73 @@ inline Wide exponential(const Wide& x) {
 
 struct Matrix {
     const int8_t* numbers;
-    const float* scales;
-    const float* bias;  // may be absent
+    const float* scales;     // of outputs; absent where spans have scales
+    const uint16_t *span_scales, *span_offsets;  // (blocks, spans, BLOCK); offsets are there with 4 bits only
+    const float* bias;       // may be absent
     int32_t outputs, width;
 };
 
 inline int groups_of(int width) { return (width + GROUP - 1) / GROUP; }
 inline int blocks_of(int outputs) { return (outputs + BLOCK - 1) / BLOCK; }
 
-// Rows of inputs as numbers: `values` (rows, groups * GROUP), `scales` and `sums` (rows, groups).
+// Rows of inputs as numbers, in `groups` groups each.
 struct Rounded {
-    std::vector<Set::Input> values;
-    std::vector<float> scales;
-    std::vector<int32_t> sums;
+    std::vector<Set::Input> values;  // (rows, groups, GROUP)
+    std::vector<int8_t> bytes;       // the same, where `values` are wider
+    std::vector<float> scales;       // (rows, groups)
+    std::vector<int32_t> sums;       // (rows, groups, SPANS)
+    std::vector<float> offsets;      // (rows, groups, SPANS): sums times scales
     int groups = 0;
+
+    static constexpr bool WIDER = !std::is_same<Set::Input, int8_t>::value;
 
     void resize(int rows, int width) {
         groups = groups_of(width);
-        values.resize(size_t(rows) * groups * GROUP);
-        scales.resize(size_t(rows) * groups);
-        sums.resize(size_t(rows) * groups);
+        const size_t all = size_t(rows) * groups;
+        values.resize(all * GROUP);
+        if (WIDER) bytes.resize(all * GROUP);
+        scales.resize(all);
+        sums.resize(all * SPANS);
+        offsets.resize(all * SPANS);
+    }
+    template <class Value>
+    const Value* row(int number) const {
+        const size_t place = size_t(number) * groups * GROUP;
+        if constexpr (std::is_same<Value, Set::Input>::value) return &values[place];
+        else return &bytes[place];
     }
     // GROUP values of a row.
     void round(int row, int group, const float* inputs) {
-        const Wide parts[4] = {load(inputs), load(inputs + 16), load(inputs + 32), load(inputs + 48)};
-        static_assert(GROUP == 4 * LANES, "a group is four vectors");
+        constexpr int PARTS = GROUP / LANES;
+        Wide parts[PARTS];
         Wide most = all(0.f), nothing = all(0.f);
-        for (const Wide& part : parts) {
-            most = higher(magnitude(part), most);
-            nothing = nothing + part * all(0.f);  // not a number where a value is not finite
+        for (int part = 0; part < PARTS; part++) {
+            parts[part] = load(inputs + part * LANES);
+            most = higher(magnitude(parts[part]), most);
+            nothing = nothing + parts[part] * all(0.f);  // not a number where a value is not finite
         }
         const float peak = largest(most);
         const size_t place = size_t(row) * groups + group;
         scales[place] = peak / LARGEST + total(nothing);
         const Wide factor = all(peak > 0 ? LARGEST / peak : 0.f);
-        Set::Input* into = &values[place * GROUP];
-        int32_t sum = 0;
-        for (int part = 0; part < 4; part++) {
+        int32_t sum[SPANS] = {};
+        for (int part = 0; part < PARTS; part++) {
             float nearest[LANES];
             store(nearest, parts[part] * factor);
             for (int lane = 0; lane < LANES; lane++) {
                 // The nearest whole number, ties to even: all of them are below 2^22.
                 const int32_t number = int32_t((nearest[lane] + 12582912.f) - 12582912.f);
                 const int32_t bounded = std::min(LARGEST, std::max(-LARGEST, number));
-                into[part * LANES + lane] = Set::Input(bounded);
-                sum += bounded;
+                const size_t at = place * GROUP + part * LANES + lane;
+                values[at] = Set::Input(bounded);
+                if (WIDER) bytes[at] = int8_t(bounded);
+                sum[part * LANES / SPAN] += bounded;
             }
         }
-        sums[place] = Set::BIAS * sum;
+        for (int span = 0; span < SPANS; span++) {
+            sums[place * SPANS + span] = sum[span];
+            offsets[place * SPANS + span] = float(sum[span]) * scales[place];
+        }
     }
     // A whole row, filled up with zeros.
     void round_row(int row, const float* inputs, int width) {
@@ -332,54 +430,141 @@ struct Rounded {
     }
 };
 
-// Products of COUNT rows with one vector of outputs, before the outputs' scales: `into` is (rows, BLOCK).
+inline Native floats(NativeInt whole) { return __builtin_convertvector(whole, Native); }
+
 template <int COUNT>
-inline void multiply(const int8_t* weights, const Rounded& inputs, int first, float* into) {
-    const int groups = inputs.groups;
-    const size_t width = size_t(groups) * GROUP;
-    const Set::Input* rows = &inputs.values[first * width];
-    const float* scales = &inputs.scales[size_t(first) * groups];
-    const int32_t* sums = &inputs.sums[size_t(first) * groups];
-    Set::Floats found[COUNT];
-    for (int row = 0; row < COUNT; row++) found[row] = Set::zero();
-    for (int group = 0; group < groups; group++) {
-        Set::Sums exact[COUNT];
-        for (int row = 0; row < COUNT; row++) exact[row] = Set::start(sums[row * groups + group]);
-        // Rolled up, the sums are copied from register to register.
+inline void put(const Native (&found)[COUNT], float* into) {
+    for (int row = 0; row < COUNT; row++) *reinterpret_cast<Unaligned*>(into + row * BLOCK) = found[row];
+}
+
+// The products below are those of COUNT rows from `first` on with the outputs of block `block` from `part` on, as many as
+// fill a vector, before scales of outputs: `into` is (rows, BLOCK).
+
+struct ByOutput {
+    static constexpr int ROWS = Set::ROWS;
+    template <int COUNT>
+    static void multiply(const Matrix& matrix, int block, int part, const Rounded& inputs, int first, float* into) {
+        const int groups = inputs.groups;
+        const int8_t* weights = matrix.numbers + size_t(block) * groups * GROUP * BLOCK + part * QUAD;
+        const Set::Input* rows = inputs.row<Set::Input>(first);
+        const float* scales = &inputs.scales[size_t(first) * groups];
+        const int32_t* sums = &inputs.sums[size_t(first) * groups * SPANS];
+        Native found[COUNT] = {};
+        for (int group = 0; group < groups; group++) {
+            Set::Sums exact[COUNT];
+            for (int row = 0; row < COUNT; row++) {
+                const int32_t* own = sums + (row * groups + group) * SPANS;
+                exact[row] = Set::start(Set::BIAS * (own[0] + own[1]));
+            }
+            // Rolled up, the sums are copied from register to register.
 #pragma GCC unroll 16
-        for (int place = 0; place < GROUP; place += QUAD) {
-            const Set::Weights numbers = Set::weights(weights + place * BLOCK);
-            for (int row = 0; row < COUNT; row++) Set::add(exact[row], numbers, rows + row * width + place);
+            for (int place = 0; place < GROUP; place += QUAD) {
+                const Set::Weights numbers = Set::weights(weights + place * BLOCK);
+                for (int row = 0; row < COUNT; row++)
+                    Set::add(exact[row], numbers, rows + row * groups * GROUP + place);
+            }
+            weights += GROUP * BLOCK;
+            rows += GROUP;
+            for (int row = 0; row < COUNT; row++)
+                found[row] = fused(floats(Set::whole(exact[row])), Native{} + scales[row * groups + group], found[row]);
         }
-        weights += GROUP * BLOCK;
-        rows += GROUP;
-        for (int row = 0; row < COUNT; row++)
-            found[row] = Set::scaled(exact[row], scales[row * groups + group], found[row]);
+        put(found, into);
     }
-    for (int row = 0; row < COUNT; row++) Set::store(into + row * BLOCK, found[row]);
+};
+
+struct BytesBySpan {
+    static constexpr int ROWS = Set::ROWS;
+    template <int COUNT>
+    static void multiply(const Matrix& matrix, int block, int part, const Rounded& inputs, int first, float* into) {
+        const int groups = inputs.groups, spans = groups * SPANS;
+        const int8_t* weights = matrix.numbers + size_t(block) * groups * GROUP * BLOCK + part * QUAD;
+        const uint16_t* span_scales = matrix.span_scales + size_t(block) * spans * BLOCK + part;
+        const Set::Input* rows = inputs.row<Set::Input>(first);
+        const float* scales = &inputs.scales[size_t(first) * groups];
+        const int32_t* sums = &inputs.sums[size_t(first) * spans];
+        Native found[COUNT] = {};
+        for (int span = 0; span < spans; span++) {
+            Set::Sums exact[COUNT];
+            for (int row = 0; row < COUNT; row++) exact[row] = Set::start(Set::BIAS * sums[row * spans + span]);
+#pragma GCC unroll 8
+            for (int place = 0; place < SPAN; place += QUAD) {
+                const Set::Weights numbers = Set::weights(weights + place * BLOCK);
+                for (int row = 0; row < COUNT; row++)
+                    Set::add(exact[row], numbers, rows + row * groups * GROUP + place);
+            }
+            weights += SPAN * BLOCK;
+            rows += SPAN;
+            const Native scale = halves(span_scales + span * BLOCK);
+            for (int row = 0; row < COUNT; row++)
+                found[row] = fused(floats(Set::whole(exact[row])) * scale,
+                                   Native{} + scales[row * groups + span / SPANS], found[row]);
+        }
+        put(found, into);
+    }
+};
+
+struct NibblesBySpan {
+    static constexpr int ROWS = 8;
+    template <int COUNT>
+    static void multiply(const Matrix& matrix, int block, int part, const Rounded& inputs, int first, float* into) {
+        const int groups = inputs.groups, spans = groups * SPANS;
+        const int8_t* weights = matrix.numbers + size_t(block) * groups * GROUP / 2 * BLOCK + part * QUAD;
+        const uint16_t* span_scales = matrix.span_scales + size_t(block) * spans * BLOCK + part;
+        const uint16_t* span_offsets = matrix.span_offsets + size_t(block) * spans * BLOCK + part;
+        const int8_t* rows = inputs.row<int8_t>(first);
+        const float* scales = &inputs.scales[size_t(first) * groups];
+        const float* offsets = &inputs.offsets[size_t(first) * spans];
+        Native found[COUNT] = {};
+        for (int span = 0; span < spans; span++) {
+            Set::NibbleSums exact[COUNT] = {};
+#pragma GCC unroll 4
+            for (int place = 0; place < SPAN; place += 2 * QUAD) {
+                Set::Nibbles low, high;
+                Set::nibbles(weights + place / 2 * BLOCK, low, high);
+                for (int row = 0; row < COUNT; row++) {
+                    Set::add(exact[row], low, rows + row * groups * GROUP + place);
+                    Set::add(exact[row], high, rows + row * groups * GROUP + place + QUAD);
+                }
+            }
+            weights += SPAN / 2 * BLOCK;
+            rows += SPAN;
+            const Native scale = halves(span_scales + span * BLOCK), offset = halves(span_offsets + span * BLOCK);
+            for (int row = 0; row < COUNT; row++) {
+                found[row] = fused(floats(Set::whole(exact[row])) * scale,
+                                   Native{} + scales[row * groups + span / SPANS], found[row]);
+                found[row] = fused(offset, Native{} + offsets[row * spans + span], found[row]);
+            }
+        }
+        put(found, into);
+    }
+};
+
+template <class Kind>
+inline void multiply_rows(const Matrix& matrix, int block, const Rounded& inputs, int rows, float* into) {
+    for (int part = 0; part < BLOCK; part += NATIVE) {
+        for (int first = 0; first < rows; first += Kind::ROWS) {
+            float* to = into + first * BLOCK + part;
+            switch (std::min(Kind::ROWS, rows - first)) {
+                case 1: Kind::template multiply<1>(matrix, block, part, inputs, first, to); break;
+                case 2: Kind::template multiply<2>(matrix, block, part, inputs, first, to); break;
+                case 3: Kind::template multiply<3>(matrix, block, part, inputs, first, to); break;
+                case 4: Kind::template multiply<4>(matrix, block, part, inputs, first, to); break;
+                case 5: Kind::template multiply<std::min(5, Kind::ROWS)>(matrix, block, part, inputs, first, to); break;
+                case 6: Kind::template multiply<std::min(6, Kind::ROWS)>(matrix, block, part, inputs, first, to); break;
+                case 7: Kind::template multiply<std::min(7, Kind::ROWS)>(matrix, block, part, inputs, first, to); break;
+                default: Kind::template multiply<Kind::ROWS>(matrix, block, part, inputs, first, to);
+            }
+        }
+    }
 }
 
 // The results of block `block` for all rows: `into` is (rows, BLOCK).
 inline void multiply_block(const Matrix& matrix, int block, const Rounded& inputs, int rows, float* into) {
-    const int8_t* weights = matrix.numbers + size_t(block) * inputs.groups * GROUP * BLOCK;
-    for (int part = 0; part < BLOCK; part += Set::OUTPUTS) {
-        const int8_t* at = weights + part * QUAD;
-        for (int first = 0; first < rows; first += Set::ROWS) {
-            float* to = into + first * BLOCK + part;
-            switch (std::min(Set::ROWS, rows - first)) {
-                case 1: multiply<1>(at, inputs, first, to); break;
-                case 2: multiply<2>(at, inputs, first, to); break;
-                case 3: multiply<3>(at, inputs, first, to); break;
-                case 4: multiply<4>(at, inputs, first, to); break;
-                case 5: multiply<std::min(5, Set::ROWS)>(at, inputs, first, to); break;
-                case 6: multiply<std::min(6, Set::ROWS)>(at, inputs, first, to); break;
-                case 7: multiply<std::min(7, Set::ROWS)>(at, inputs, first, to); break;
-                default: multiply<Set::ROWS>(at, inputs, first, to);
-            }
-        }
-    }
-    const int first = block * BLOCK;
-    const Wide scales = load(matrix.scales + first);  // filled up to whole blocks, as the bias is
+    if (matrix.scales) multiply_rows<ByOutput>(matrix, block, inputs, rows, into);
+    else if (matrix.span_offsets) multiply_rows<NibblesBySpan>(matrix, block, inputs, rows, into);
+    else multiply_rows<BytesBySpan>(matrix, block, inputs, rows, into);
+    const int first = block * BLOCK;  // scales and bias are filled up to whole blocks
+    const Wide scales = matrix.scales ? load(matrix.scales + first) : all(1.f);
     const Wide bias = matrix.bias ? load(matrix.bias + first) : all(0.f);
     for (int row = 0; row < rows; row++)
         store(into + row * BLOCK, fused(load(into + row * BLOCK), scales, bias));
@@ -604,8 +789,9 @@ void run_layer(const Layer& layer, const Step& step, float* keys, float* values,
 extern "C" {
 
 // What the program that calls must agree on.
-void sequoia_layout(int32_t* group, int32_t* block, int32_t* quad) {
+void sequoia_layout(int32_t* group, int32_t* span, int32_t* block, int32_t* quad) {
     *group = GROUP;
+    *span = SPAN;
     *block = BLOCK;
     *quad = QUAD;
 }
@@ -644,14 +830,23 @@ void sequoia_product(const Matrix* matrix, int32_t threads, int32_t rows, const 
 
 // The weights of some outputs as floats: (count, width) for the outputs `ids`.
 void sequoia_rows(const Matrix* matrix, int32_t count, const int64_t* ids, float* results) {
-    const size_t row = size_t(groups_of(matrix->width)) * GROUP;
+    const bool nibbles = matrix->span_offsets != nullptr;
+    const int spans = groups_of(matrix->width) * SPANS, per_byte = nibbles ? 2 : 1;
     for (int number = 0; number < count; number++) {
-        const int64_t id = ids[number];
-        const int8_t* from = matrix->numbers + id / BLOCK * BLOCK * row + id % BLOCK * QUAD;
-        const float scale = matrix->scales[id];
+        const int block = int(ids[number] / BLOCK), output = int(ids[number] % BLOCK);
+        const int8_t* from = matrix->numbers + size_t(block) * spans * SPAN / per_byte * BLOCK + output * QUAD;
         float* into = results + size_t(number) * matrix->width;
-        for (int place = 0; place < matrix->width; place++)
-            into[place] = float(from[place / QUAD * BLOCK * QUAD + place % QUAD]) * scale;
+        for (int place = 0; place < matrix->width; place++) {
+            const int quad = place / QUAD;
+            const int8_t byte = from[quad / per_byte * BLOCK * QUAD + place % QUAD];
+            const size_t span = (size_t(block) * spans + place / SPAN) * BLOCK + output;
+            if (nibbles)
+                into[place] = std::fma(float(quad % 2 ? uint8_t(byte) >> 4 : byte & 15),
+                                       half_value(matrix->span_scales[span]), half_value(matrix->span_offsets[span]));
+            else
+                into[place] = float(byte) * (matrix->scales ? matrix->scales[ids[number]]
+                                                            : half_value(matrix->span_scales[span]));
+        }
     }
 }
 

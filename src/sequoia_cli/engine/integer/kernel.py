@@ -29,8 +29,9 @@ from sequoia_cli.engine.fast.packages import (
     make_folder,
     require_own,
 )
-from sequoia_cli.engine.integer.arithmetic import BLOCK, GROUP, QUAD
+from sequoia_cli.engine.integer.arithmetic import BLOCK, GROUP, QUAD, SPAN
 from sequoia_cli.engine.integer.linear import IntegerLinear
+from sequoia_cli.engine.integer.weights import BySpan
 from sequoia_cli.engine.loading.devices import cpu_features, cpu_name
 
 _SOURCE = Path(__file__).with_name("kernel.cpp")
@@ -39,13 +40,15 @@ _SOURCE = Path(__file__).with_name("kernel.cpp")
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-w")
 
 #: Instruction sets to build for where ATEN_CPU_CAPABILITY restricts torch.
-_INSTRUCTIONS = {"avx2": ("-mavx2", "-mfma"), "default": ()}
+_INSTRUCTIONS = {"avx2": ("-mavx2", "-mfma", "-mf16c"), "default": ()}
 
 
 class _Matrix(ctypes.Structure):
     _fields_ = (
         ("numbers", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
+        ("span_scales", ctypes.c_void_p),
+        ("span_offsets", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         ("outputs", ctypes.c_int32),
         ("width", ctypes.c_int32),
@@ -128,7 +131,7 @@ class Kernel:
         """Raises `OSError` where it cannot be loaded, `Unusable` where it is of another layout."""
         self.library = ctypes.CDLL(str(path))
         pointer, number = ctypes.c_void_p, ctypes.c_int32
-        self.library.sequoia_layout.argtypes = [pointer] * 3
+        self.library.sequoia_layout.argtypes = [pointer] * 4
         self.library.sequoia_product.argtypes = [pointer, number, number, pointer, pointer]
         self.library.sequoia_layers.argtypes = [
             *(pointer, number, number, number, pointer, pointer, pointer, pointer, pointer),
@@ -142,9 +145,9 @@ class Kernel:
         #: What its products are made of.
         self.has_threads = bool(self.library.sequoia_has_threads())
         self.instructions: str = self.library.sequoia_instructions().decode()
-        layout = [ctypes.c_int32() for _ in range(3)]
+        layout = [ctypes.c_int32() for _ in range(4)]
         self.library.sequoia_layout(*map(ctypes.byref, layout))
-        if [part.value for part in layout] != [GROUP, BLOCK, QUAD]:
+        if [part.value for part in layout] != [GROUP, SPAN, BLOCK, QUAD]:
             raise Unusable(f"{path} has another layout of weights")
 
     def product(self, linear: IntegerLinear, inputs: Tensor) -> Tensor:
@@ -202,9 +205,15 @@ class Kernel:
 
 
 def _matrix(linear: IntegerLinear) -> _Matrix:
-    bias = linear.padded_bias.data_ptr() if linear.padded_bias is not None else None
-    sizes = linear.out_features, linear.in_features
-    return _Matrix(linear.numbers.data_ptr(), linear.scales.data_ptr(), bias, *sizes)
+    weights = linear.weights
+    scales = (
+        (None, weights.scales, weights.offsets)
+        if isinstance(weights, BySpan)
+        else (weights.scales, None, None)
+    )
+    parts = (weights.numbers, *scales, linear.padded_bias)
+    pointers = (part.data_ptr() if isinstance(part, Tensor) else None for part in parts)
+    return _Matrix(*pointers, linear.out_features, linear.in_features)
 
 
 @functools.cache

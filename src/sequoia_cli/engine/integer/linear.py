@@ -1,4 +1,4 @@
-"""Linear layers and embeddings whose weights are 8-bit numbers with a scale for each output."""
+"""Linear layers and embeddings whose weights are small integers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from sequoia_cli.engine.integer.arithmetic import BLOCK, packed, product, round_weight, rows_of, unpacked
+from sequoia_cli.engine.integer.arithmetic import BLOCK, filled_up
+from sequoia_cli.engine.integer.weights import IntegerWeights
 
 if TYPE_CHECKING:
     from sequoia_cli.engine.integer.kernel import Kernel
@@ -35,51 +36,44 @@ def unrounded() -> Iterator[None]:
 
 
 class IntegerLinear(nn.Module):
-    """A product with rounded weights over inputs that are rounded too (see `arithmetic`).
+    """A product with weights that are small integers over inputs that are rounded too (see `arithmetic`).
 
     With a `kernel` it is fast for few rows; without one it is the same sums in torch's operations. It stays
     in its own dtypes whatever its model is converted to.
     """
 
-    numbers: Tensor
-    scales: Tensor
     padded_bias: Tensor | None
 
-    def __init__(self, numbers: Tensor, scales: Tensor, bias: Tensor | None = None) -> None:
-        """Of (outputs, width) numbers, (outputs,) scales and (outputs,) bias."""
+    def __init__(self, weights: IntegerWeights, bias: Tensor | None = None) -> None:
+        """`bias` is (outputs,)."""
         super().__init__()
-        self.out_features, self.in_features = numbers.shape
-        room = -(-self.out_features // BLOCK) * BLOCK
-        self.register_buffer("numbers", packed(numbers))
-        self.register_buffer("scales", _filled(scales, room))
-        self.register_buffer("padded_bias", None if bias is None else _filled(bias, room))
+        self.weights = weights
+        self.out_features, self.in_features = weights.outputs, weights.width
+        self.register_buffer("padded_bias", None if bias is None else filled_up(bias.float(), BLOCK))
         self.kernel: Kernel | None = None
 
     @classmethod
-    def of(cls, weight: Tensor, bias: Tensor | None) -> IntegerLinear:
-        """The nearest to (outputs, width) weights."""
-        return cls(*round_weight(weight), bias)
-
-    @classmethod
     def stacked(cls, parts: Sequence[IntegerLinear]) -> IntegerLinear:
-        """Several over one input as one: their outputs side by side."""
+        """Several over one input as one: their outputs side by side. Their weights are of one kind."""
         bias = None
         if any(part.bias is not None for part in parts):
-            none = [part.scales.new_zeros(part.out_features) for part in parts]
+            none = [torch.zeros(part.out_features, device=part.device) for part in parts]
             bias = torch.cat(
                 [zeros if part.bias is None else part.bias for part, zeros in zip(parts, none, strict=True)]
             )
-        scales = torch.cat([part.scales[: part.out_features] for part in parts])
-        found = cls(torch.cat([part._rows() for part in parts]), scales, bias)
+        found = cls(type(parts[0].weights).stacked([part.weights for part in parts]), bias)
         found.kernel = parts[0].kernel
         return found
 
     def only(self, ids: Tensor) -> IntegerLinear:
         """The layer for some of its outputs, in the order of `ids`, as a copy."""
-        bias = self.bias[ids] if self.bias is not None else None
-        found = type(self)(rows_of(self.numbers, ids, self.in_features), self.scales[ids], bias)
+        found = type(self)(self.weights.only(ids), self.bias[ids] if self.bias is not None else None)
         found.kernel = self.kernel
         return found
+
+    @property
+    def device(self) -> torch.device:
+        return self.weights.numbers.device
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., width) in, (..., outputs) out, in the inputs' dtype."""
@@ -92,7 +86,7 @@ class IntegerLinear(nn.Module):
         if self.kernel is not None and rows.device.type == "cpu":
             found = self.kernel.product(self, rows)
         else:
-            found = product(rows, self.numbers, self.scales, self.out_features)
+            found = self.weights.product(rows)
             if self.bias is not None:
                 found += self.bias
         return found.to(inputs.dtype).view(*inputs.shape[:-1], self.out_features)
@@ -110,27 +104,23 @@ class IntegerLinear(nn.Module):
             raise IndexError(f"ids reach from {int(ids.min())} to {int(ids.max())} of {self.out_features}")
         if self.kernel is not None and ids.device.type == "cpu":
             return self.kernel.rows(self, ids)
-        return rows_of(self.numbers, ids, self.in_features) * self.scales[ids, None]
+        return self.weights.rows(ids)
 
     @property
     def weight(self) -> Tensor:
         """The weights that the numbers represent, (outputs, width) in float32, made anew."""
-        return self._rows() * self.scales[: self.out_features, None]
+        return self.weights.rows()
 
     @property
     def bias(self) -> Tensor | None:
         """(outputs,), float32."""
         return self.padded_bias[: self.out_features] if self.padded_bias is not None else None
 
-    def _rows(self) -> Tensor:
-        return unpacked(self.numbers, self.out_features, self.in_features)
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> IntegerLinear:
-        """As for any module, but that scales and bias keep their dtype: the kernel reads them as they are."""
-        scales, bias = self.scales, self.padded_bias
+        """As for any module, but that the bias keeps its dtype: the kernel reads it as it is."""
+        bias = self.padded_bias
         super()._apply(fn, recurse)
-        self.scales = scales.to(self.numbers.device)
-        self.padded_bias = bias.to(self.numbers.device) if bias is not None else None
+        self.padded_bias = bias.to(self.device) if bias is not None else None
         return self
 
 
@@ -143,7 +133,7 @@ class IntegerEmbedding(nn.Module):
         self._head = (head,)
         self.num_embeddings, self.embedding_dim = head.out_features, head.in_features
         # Of the dtype of the states, which changes with the model's. A model has the dtype of its parameters.
-        self._like = nn.Parameter(head.scales.new_empty(0, dtype=dtype), requires_grad=False)
+        self._like = nn.Parameter(torch.empty(0, dtype=dtype, device=head.device), requires_grad=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(...) ids in, (..., width) out."""
@@ -154,9 +144,3 @@ class IntegerEmbedding(nn.Module):
     def weight(self) -> Tensor:
         """The whole embedding, made anew."""
         return self._head[0].weight.to(self._like.dtype)
-
-
-def _filled(values: Tensor, room: int) -> Tensor:
-    filled = values.new_zeros(room, dtype=torch.float32)
-    filled[: len(values)] = values
-    return filled

@@ -6,23 +6,39 @@ A quantised model is then the model: what is decoded from it, with speculation o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from sequoia_cli.engine.fast.matrix import Matrix, matrix_of
+from sequoia_cli.engine.integer import gguf_blocks
 from sequoia_cli.engine.integer.linear import IntegerEmbedding, IntegerLinear
+from sequoia_cli.engine.integer.weights import ByOutput, BySpan
 
 
 @torch.no_grad()
-def quantise(*models: nn.Module) -> None:
+def quantise(
+    *models: nn.Module,
+    bits: Mapping[nn.Module, int] | int = 8,
+    known: Mapping[nn.Module, BySpan] | None = None,
+) -> None:
     """Replace the linear layers of `models` by rounded ones, and embeddings tied to one by it.
+
+    `bits`, 8 or 4, are of all models, or by model; with 4, an output head and what shares its weights have 8.
+    `known` has the integers of layers that came as such.
 
     Layers that share weights share what becomes of them, within a model and between models. An embedding
     that does more than look up stays a module of its own, with the rounded weights. Layers that are not plain
     linear ones stay as they are, such as experts in one tensor.
+
+    Raises `ValueError` for weights that cannot be rounded, which are beyond float16.
     """
+    width = {model: bits if isinstance(bits, int) else bits[model] for model in models}
+    narrow = {module for model in models if width[model] == 4 for module in model.modules()}
+    heads = {model.get_output_embeddings() for model in models if isinstance(model, PreTrainedModel)}
+    known = known or {}
     places = [place for model in models for place in _children(model)]
     matrices = [matrix for place in places if isinstance(matrix := matrix_of(_at(place)), Matrix)]
     embeddings = [place for place in places if isinstance(_at(place), nn.Embedding)]
@@ -36,7 +52,16 @@ def quantise(*models: nn.Module) -> None:
         if not isinstance(matrix, Matrix):
             continue
         key = _key(*matrix)
-        made = shared[key][0] if key in shared else IntegerLinear.of(*matrix)
+        module = _at((parent, name))
+        if key in shared:
+            made = shared[key][0]
+        elif module in known:
+            made = IntegerLinear(known[module], matrix.bias)
+        elif module in narrow:
+            kind = gguf_blocks.Q8_0 if module in heads else gguf_blocks.Q4_1
+            made = IntegerLinear(gguf_blocks.rounded(matrix.weight, kind), matrix.bias)
+        else:
+            made = IntegerLinear(ByOutput.of(matrix.weight), matrix.bias)
         if uses[key] > 1:
             shared[key] = made, matrix.weight
         setattr(parent, name, made)
