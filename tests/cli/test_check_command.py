@@ -76,6 +76,17 @@ def test_a_check_that_could_not_have_failed_is_exit_code_3_too(check):
     assert check(*FEW, "--smallest-deviation", "0.7")[0] == 0
 
 
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_a_rounded_target_is_compared_with_the_one_that_was_loaded(check, weights):
+    code, out, err = check("-p", "Hello", "-n", "8", "-T", "0", "--json", "--quantize", weights, draft="draft")
+    found = json.loads(out)
+    assert (code, found["passed"], found["conditions"]["quantize"]) == (0, True, weights)
+    rounding = found["rounding"]
+    assert 0 < rounding["divergence"] < 0.1
+    assert rounding["tokens"] == 8
+    assert "nats" in err
+
+
 def test_at_temperature_0_only_greedy_texts_are_checked(check):
     code, out, err = check("-p", "Hello", "-p", "fine day", "-n", "8", "-T", "0", "--json", draft="draft")
     found = json.loads(out)

@@ -118,10 +118,13 @@ def test_a_text_that_fills_the_targets_context_ends_there_with_a_warning(generat
     assert json.loads(generate(*options, "-n", "5")[1])["warnings"] == []
 
 
-@pytest.mark.parametrize("options", [(), ("--quantize-draft", "none"), ("--dtype", "bfloat16")])
+@pytest.mark.parametrize(
+    "options",
+    [("int8",), ("int8", "--quantize-draft", "none"), ("int4",), ("int4", "--quantize-draft", "int8")],
+)
 def test_a_rounded_target_goes_with_a_draft_that_is_rounded_or_not(generate, options):
     for forward, told in (("fast", True), ("compiled", False)):
-        code, _, err = generate("-n", "4", *PROMPT, "--quantize", "int8", "--forward", forward, *options)
+        code, _, err = generate("-n", "4", *PROMPT, "--forward", forward, "--quantize", *options)
         assert code == 0
         assert ("products of integers are slow unless with --forward compiled" in err) == told
 

@@ -79,7 +79,8 @@ class IntegerLinear(nn.Module):
         """(..., width) in, (..., outputs) out, in the inputs' dtype."""
         if _weights is not None:
             if self not in _weights:
-                _weights[self] = self.weight
+                # In half precision, for the memory: both ways have the same weights.
+                _weights[self] = self.weight.bfloat16()
             bias = self.bias.to(inputs.dtype) if self.bias is not None else None
             return linear(inputs, _weights[self].to(inputs.dtype), bias)
         rows = inputs.reshape(-1, self.in_features)
