@@ -57,12 +57,12 @@ def found_at(
 ) -> dict[str, list[float]]:
     """By verifier: the chance that one of the children is accepted, and the tokens of a step."""
     sampling, vocabulary, merged = setting.sampling, session.target.vocabulary, place.merged
-    laws: dict[int, Tensor] = {}
+    distributions: dict[int, Tensor] = {}
 
-    def law(node: int) -> Tensor:
-        if node not in laws:
-            laws[node] = probabilities(place.logits[node][None], sampling)[0]
-        return laws[node]
+    def distribution(node: int) -> Tensor:
+        if node not in distributions:
+            distributions[node] = probabilities(place.logits[node][None], sampling)[0]
+        return distributions[node]
 
     proposed = place.grown[0].probs(0, vocabulary)
     uniforms = torch.rand(DRAWS, CHILDREN, generator=generator, dtype=torch.float64).tolist()
@@ -73,15 +73,15 @@ def found_at(
         tokens = grown.tokens.tolist()
         if sampling.greedy:
             (children,) = setting.draw(verifier)(proposed[None], [CHILDREN], torch.empty(0))
-            choices = [int(law(node).argmax()) for node in nodes]
+            choices = [int(distribution(node).argmax()) for node in nodes]
             values = [
                 float(choices[0] in children.tolist()),
                 float(len(verify_greedy(own, tokens, choices).path)),
             ]
         else:
             rows = grown.rows(vocabulary)
-            step = tokens_of_step(name, own, tokens, lambda node, at=nodes: law(at[node]), rows)
-            values = [acceptance(name, law(0), proposed, uniforms), step]
+            step = tokens_of_step(name, own, tokens, lambda node, at=nodes: distribution(at[node]), rows)
+            values = [acceptance(name, distribution(0), proposed, uniforms), step]
         found[name] = values
     return found
 

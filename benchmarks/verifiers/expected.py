@@ -34,38 +34,37 @@ def tokens_of_step(
     name: str,
     tree: TokenTree,
     tokens: Sequence[int],
-    laws: Callable[[int], Tensor],
+    distributions: Callable[[int], Tensor],
     rows: Rows,
 ) -> float:
     """Tokens that a step with this tree brings by the rule of that name, the bonus token included.
 
-    `laws(i)` is the target's distribution behind node i, `rows[i]` the draft's that its children were drawn
-    from.
+    `distributions(i)` is the target's after node i, `rows[i]` the draft's that its children were drawn from.
     """
     if name == "naive":
-        return _matching(0, tree, tokens, laws)
+        return _matching(0, tree, tokens, distributions)
     if name == "traversal":
-        return _leaf_first(0, 1.0, tree, tokens, laws, rows)[1]
-    return _top_down(0, tree, tokens, laws, rows, RULES[name])
+        return _leaf_first(0, 1.0, tree, tokens, distributions, rows)[1]
+    return _top_down(0, tree, tokens, distributions, rows, RULES[name])
 
 
 def _top_down(
     node: int,
     tree: TokenTree,
     tokens: Sequence[int],
-    laws: Callable[[int], Tensor],
+    distributions: Callable[[int], Tensor],
     rows: Rows,
     rule: Callable[[Tensor, int], Rule],
 ) -> float:
     children, total, reached = tree.children[node], 1.0, 1.0
     if not children:
         return total
-    trial = rule(laws(node), len(children))
+    trial = rule(distributions(node), len(children))
     trial.turn_to(rows[node])
     for child in children:
         accepted = reached * trial.chance(tokens[child])
         if accepted > 0:
-            total += accepted * _top_down(child, tree, tokens, laws, rows, rule)
+            total += accepted * _top_down(child, tree, tokens, distributions, rows, rule)
         reached -= accepted
         if reached <= 0:
             break
@@ -73,13 +72,15 @@ def _top_down(
     return total
 
 
-def _matching(node: int, tree: TokenTree, tokens: Sequence[int], laws: Callable[[int], Tensor]) -> float:
+def _matching(
+    node: int, tree: TokenTree, tokens: Sequence[int], distributions: Callable[[int], Tensor]
+) -> float:
     if not tree.children[node]:
         return 1.0
-    law = laws(node)
-    chances = {child: float(law[tokens[child]]) for child in tree.children[node]}
+    distribution = distributions(node)
+    chances = {child: float(distribution[tokens[child]]) for child in tree.children[node]}
     return 1.0 + sum(
-        chance * _matching(child, tree, tokens, laws) for child, chance in chances.items() if chance
+        chance * _matching(child, tree, tokens, distributions) for child, chance in chances.items() if chance
     )
 
 
@@ -88,18 +89,18 @@ def _leaf_first(
     weight: float,
     tree: TokenTree,
     tokens: Sequence[int],
-    laws: Callable[[int], Tensor],
+    distributions: Callable[[int], Tensor],
     rows: Rows,
 ) -> tuple[float, float]:
     """The chance that a path through the node is accepted, and the tokens that this brings."""
     own = tree.node_depths[node] + 1
     if weight == 0 or not tree.children[node]:
         return weight, weight * own
-    trial, total, reached = ResidualRule(laws(node), weight=weight), 0.0, 1.0
+    trial, total, reached = ResidualRule(distributions(node), weight=weight), 0.0, 1.0
     trial.turn_to(rows[node])
     for child in tree.children[node]:
         chance = trial.chance(tokens[child])
-        accepted, brought = _leaf_first(child, chance, tree, tokens, laws, rows)
+        accepted, brought = _leaf_first(child, chance, tree, tokens, distributions, rows)
         total += reached * brought
         reached *= 1 - accepted
         trial.reject(tokens[child])
@@ -107,21 +108,25 @@ def _leaf_first(
     return 1 - reached + last, total + last * own
 
 
-def acceptance(name: str, law: Tensor, proposed: Tensor, uniforms: Sequence[Sequence[float]]) -> float:
+def acceptance(
+    name: str, distribution: Tensor, proposed: Tensor, uniforms: Sequence[Sequence[float]]
+) -> float:
     """The chance that one of the children of a single node is accepted, as many as a row of `uniforms` has.
 
-    `law` is the target's and `proposed` the draft's distribution. Without replacement the chance depends on
-    the children rejected: it is the mean over rows of `uniforms`, each of which draws these once. All others
-    are exact.
+    `distribution` is the target's and `proposed` the draft's. Without replacement the chance depends on the
+    children rejected: it is the mean over rows of `uniforms`, each of which draws these once. All others are
+    exact.
     """
     count = len(uniforms[0])
     if name == "naive":
         (children,) = top_children(proposed[None], [count])
-        return sum(matched_acceptance(law, children.tolist(), 0).accept_probs)
-    token = int(law.argmax())
+        return sum(matched_acceptance(distribution, children.tolist(), 0).accept_probs)
+    token = int(distribution.argmax())
     if name == "spectr":
-        return sum(k_sequential_acceptance(law, proposed, token, count).accept_probs)
+        return sum(k_sequential_acceptance(distribution, proposed, token, count).accept_probs)
     if name == "specinfer":
-        return sum(sampled_acceptance(law, proposed, token, uniforms[0], replacement=True).accept_probs)
-    found = [sum(sampled_acceptance(law, proposed, token, row).accept_probs) for row in uniforms]
+        return sum(
+            sampled_acceptance(distribution, proposed, token, uniforms[0], replacement=True).accept_probs
+        )
+    found = [sum(sampled_acceptance(distribution, proposed, token, row).accept_probs) for row in uniforms]
     return sum(found) / len(found)

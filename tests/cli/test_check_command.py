@@ -78,11 +78,13 @@ def test_a_check_that_could_not_have_failed_is_exit_code_3_too(check):
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_a_rounded_target_is_compared_with_the_one_that_was_loaded(check, weights):
-    code, out, err = check("-p", "Hello", "-n", "8", "-T", "0", "--json", "--quantize", weights, draft="draft")
+    code, out, err = check(
+        "-p", "Hello", "-n", "8", "-T", "0", "--json", "--quantize", weights, draft="draft"
+    )
     found = json.loads(out)
     assert (code, found["passed"], found["conditions"]["quantize"]) == (0, True, weights)
     rounding = found["rounding"]
-    assert 0 < rounding["divergence"] < 0.1
+    assert 0 < rounding["divergence"] < 1
     assert rounding["tokens"] == 8
     assert "nats" in err
 

@@ -1,4 +1,4 @@
-"""The decoding loop with every verifier: the target's law and its greedy text, one draft or several.
+"""The decoding loop with every verifier: the target's distribution and its greedy text, one draft or several.
 
 Fixed seeds; a right program fails a chi-squared test in one of a million of them (see `text_distributions`).
 """
@@ -45,7 +45,7 @@ def scripted_p_value(verifier, tables=GUESSED[:1], sampling=WHOLE, at_once=None)
 
 @OTHERS
 @pytest.mark.parametrize("at_once", few([False, True], False), ids=["", "drawn on the device"])
-def test_texts_of_three_tokens_have_the_targets_law(verifier, at_once):
+def test_texts_of_three_tokens_have_the_targets_distribution(verifier, at_once):
     assert scripted_p_value(verifier, at_once=at_once) > 1e-6
 
 
@@ -56,7 +56,7 @@ def test_they_do_where_the_targets_tail_is_cut_and_the_drafts_is_not(verifier):
 
 
 @exhaustive
-def test_texts_of_two_merged_drafts_with_equal_siblings_have_the_targets_law():
+def test_texts_of_two_merged_drafts_with_equal_siblings_have_the_targets_distribution():
     assert scripted_p_value(SPECINFER, GUESSED) > 1e-6
 
 
@@ -119,7 +119,7 @@ def test_copies_of_a_token_in_one_tree_stay_nodes_and_meet_those_of_the_others()
 
 
 def exact_error(target, drafts, counts):
-    """Of the law of the token behind a root by SpecInfer's rule, over every draw of two drafts."""
+    """Of the distribution of the token after a root by SpecInfer's rule, over every draw of two drafts."""
 
     def token(choices):
         trial = ResidualRule(torch.tensor(target, dtype=torch.float64), replacement=True)
@@ -132,15 +132,15 @@ def exact_error(target, drafts, counts):
                 trial.reject(child)
         return choices.pick(list(enumerate(trial.residual().tolist())))
 
-    law = [0.0] * len(target)
+    distribution = [0.0] * len(target)
     for found, chance in outcomes(token):
-        law[found] += chance
-    return max(abs(a - b) for a, b in zip(law, target, strict=True))
+        distribution[found] += chance
+    return max(abs(a - b) for a, b in zip(distribution, target, strict=True))
 
 
 @pytest.mark.parametrize("zeros", [False, True], ids=["", "zeros"])
 @pytest.mark.parametrize("counts", [(1, 1), (2, 1), (1, 2)])
-def test_the_law_behind_two_drafts_that_draw_with_replacement_is_exactly_the_targets(counts, zeros):
+def test_the_distribution_after_two_drafts_that_draw_with_replacement_is_exactly_the_targets(counts, zeros):
     rng = random.Random(f"{counts} {zeros}")
     for size in (2, 3, 4):
         rows = [random_row(rng, size, zeros) for _ in range(3)]

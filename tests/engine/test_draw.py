@@ -1,4 +1,4 @@
-"""Drawing children without replacement: the law of the ordered draw, exactly where that can be summed."""
+"""Drawing children without replacement: the distribution of ordered draws, exactly where possible."""
 
 import itertools
 from collections import Counter
@@ -18,9 +18,9 @@ def grid(cells: int) -> list[float]:
 
 
 @pytest.mark.parametrize("draft", [[0.5, 0.25, 0.25, 0.0], [0.125, 0.125, 0.5, 0.25], [1.0, 0.0, 0.0, 0.0]])
-def test_ordered_draws_have_the_law_of_successive_renormalised_draws(draft):
-    # With rates in multiples of 1/8 every conditional law of two draws is constant on cells of 1/168, so the
-    # share of cells is the probability itself, not an estimate.
+def test_ordered_draws_have_the_distribution_of_successive_renormalised_draws(draft):
+    # With rates in multiples of 1/8 every conditional distribution of two draws is constant on cells of
+    # 1/168, so the share of cells is the probability itself, not an estimate.
     cells = 168
     counts: dict[tuple[int, ...], int] = {}
     points = torch.tensor(list(itertools.product(grid(cells), repeat=2)), dtype=torch.float64)
@@ -107,7 +107,7 @@ def test_children_are_different_and_those_with_mass_come_first():
         assert len(set(drawn)) == 5
 
 
-def test_mass_far_below_float_resolution_of_the_sum_is_still_drawn_by_its_own_law():
+def test_mass_far_below_float_resolution_of_the_sum_is_still_drawn_by_its_own_distribution():
     # A confident draft: 1e-30 is lost in a cumulative sum that ends at 1, not in what is left of it.
     probs = torch.tensor([[1.0, 0.0, 3e-30, 1e-30]], dtype=torch.float32)
     uniforms = torch.tensor([[0.3, 0.2, 0.9], [0.3, 0.8, 0.9]], dtype=torch.float64)
@@ -141,12 +141,12 @@ def raced(rows, most, seed=0):
     return [tuple(row.tolist()) for row in drawn]
 
 
-def race_p_value(draft, law, most=2, draws=20_000):
+def race_p_value(draft, distribution, most=2, draws=20_000):
     """Chi-squared of ordered draws by a generator; a right program fails in one of a million seeds."""
     rows = torch.tensor(draft, dtype=torch.float32).expand(draws, -1)
     counts = Counter(raced(rows, most))
-    assert set(counts) <= set(law)
-    cells = [(counts[drawn], draws * chance) for drawn, chance in law.items()]
+    assert set(counts) <= set(distribution)
+    cells = [(counts[drawn], draws * chance) for drawn, chance in distribution.items()]
     return float(chi2.sf(sum((seen - mean) ** 2 / mean for seen, mean in cells), len(cells) - 1))
 
 
@@ -154,11 +154,11 @@ RACED = [[0.5, 0.25, 0.25, 0.0], [0.05, 0.15, 0.1, 0.7], [1.0, 0.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize("draft", RACED)
-def test_draws_by_a_generator_have_the_law_of_successive_renormalised_draws(draft):
+def test_draws_by_a_generator_have_the_distribution_of_successive_renormalised_draws(draft):
     assert race_p_value(draft, dict(ordered_draws(draft, 2))) > 1e-6
 
 
-def test_the_check_sees_draws_of_another_law():
+def test_the_check_sees_draws_of_another_distribution():
     assert race_p_value([0.05, 0.15, 0.1, 0.7], dict(ordered_draws([0.06, 0.14, 0.1, 0.7], 2))) < 1e-6
 
 

@@ -151,7 +151,7 @@ def test_the_text_keeps_the_targets_distribution_where_proposals_are_damaged():
     # A proposal of token 3 spoils all rows of its forward. 4,000 tokens by chi-squared with 2 degrees of
     # freedom: above 18.4 by chance once in 10,000 runs; the seed is fixed. To ask the root alone and to draw
     # after it, whatever was proposed, gives 57.
-    law = [0.5, 0.3, 0.2, 0.0]
+    distribution = [0.5, 0.3, 0.2, 0.0]
 
     class Spoiled(ScriptedTarget):
         def open(self, prompt, capacity, taps=()):
@@ -167,14 +167,14 @@ def test_the_text_keeps_the_targets_distribution_where_proposals_are_damaged():
             text.run = spoiled
             return text, states
 
-    target, draft = Spoiled([law] * 4, 10_000), ScriptedDraft([[0.1, 0.2, 0.3, 0.4]] * 4, 10_000)
+    target, draft = Spoiled([distribution] * 4, 10_000), ScriptedDraft([[0.1, 0.2, 0.3, 0.4]] * 4, 10_000)
     options = {"sampling": Sampling(temperature=1.0), "draft_sampling": Sampling(temperature=1.0)}
     for name in VERIFIERS:
         decoder = Decoder(target, [draft], TokenTree((-1, 0, 0)), verifier=VERIFIERS[name], **options)
         text, error = written(decoder, count=4000)
         assert error is None
         counts = torch.bincount(torch.tensor(text), minlength=4)[:3].double()
-        expected = 4000 * torch.tensor(law[:3]).double()
+        expected = 4000 * torch.tensor(distribution[:3]).double()
         assert ((counts - expected) ** 2 / expected).sum() < 18.4, name
 
 

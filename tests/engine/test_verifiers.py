@@ -1,4 +1,4 @@
-"""Every verifier keeps the target's law: exactly, for one node and for the joint law of whole steps."""
+"""Every verifier keeps the target's distribution exactly, for one node and for whole steps."""
 
 import random
 import sys
@@ -61,7 +61,9 @@ DEEP = TokenTree((-1, 0, 0, 1, 2, 3))
 @ALL
 @ZEROS
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_the_law_of_the_token_behind_one_node_is_exactly_the_targets(verifier, size, zeros, monkeypatch):
+def test_the_distribution_of_the_token_behind_one_node_is_exactly_the_targets(
+    verifier, size, zeros, monkeypatch
+):
     for count in range(1, min(size, 3) + 1):
         for seed in range(3):
             assert distribution_error(verifier, star(count), Pair(size, zeros, seed), monkeypatch) < 1e-12
@@ -70,7 +72,9 @@ def test_the_law_of_the_token_behind_one_node_is_exactly_the_targets(verifier, s
 @ALL
 @ZEROS
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: str(tree.parents))
-def test_a_step_and_what_follows_it_have_exactly_the_targets_joint_law(verifier, tree, zeros, monkeypatch):
+def test_a_step_and_what_follows_it_have_exactly_the_targets_joint_distribution(
+    verifier, tree, zeros, monkeypatch
+):
     for size, seeds in ((2, 3), (3, 1 if tree.size > 5 else 2)):
         for seed in range(seeds):
             assert distribution_error(verifier, tree, Pair(size, zeros, seed), monkeypatch) < 1e-12
@@ -182,7 +186,7 @@ def test_one_child_of_a_draft_equal_to_the_target_is_accepted_unless_it_is_only_
 
 
 @pytest.mark.parametrize("verifier", [SEQUOIA, SPECINFER, SPECTR, TRAVERSAL], ids=lambda each: each.name)
-def test_one_child_is_accepted_by_as_much_as_the_laws_overlap(verifier, monkeypatch):
+def test_one_child_is_accepted_by_as_much_as_the_distributions_overlap(verifier, monkeypatch):
     rng = random.Random(0)
     for zeros in (False, True):
         target, draft = random_row(rng, 5, zeros), random_row(rng, 5, zeros)
@@ -209,9 +213,9 @@ def test_at_one_level_traversal_is_sequoias_rule_on_the_same_numbers():
         tokens = [0, *draw_children(draft[None], [3], noise)[0].tolist()]
         drawn = partial(unmerged(star(3), tokens).drawn, rows=[{0: draft}])
         uniforms = torch.rand(5, generator=generator, dtype=torch.float64).tolist()
-        laws = [target, *[torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)] * 3]
+        distributions = [target, *[torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)] * 3]
         paths = [
-            each.judge(tokens, laws.__getitem__, drawn, [0.0, *numbers])
+            each.judge(tokens, distributions.__getitem__, drawn, [0.0, *numbers])
             for each, numbers in ((SEQUOIA, uniforms[1:]), (TRAVERSAL, uniforms[1:]))
         ]
         assert paths[0] == paths[1]
@@ -258,17 +262,17 @@ def test_a_residual_emptied_by_rounding_falls_back_to_the_target_and_is_counted(
 
 
 @pytest.mark.parametrize("draft", [[0.5, 0.25, 0.25, 0.0], [0.125, 0.125, 0.5, 0.25]])
-def test_independent_draws_have_exactly_their_law_over_a_grid_of_numbers(draft):
+def test_independent_draws_have_exactly_their_distribution_over_a_grid_of_numbers(draft):
     grid = (torch.arange(8, dtype=torch.float64) + 0.5) / 8
     noise = torch.cartesian_prod(grid, grid)
     rows = torch.tensor(draft).expand(len(noise), -1)
     drawn = [tuple(row.tolist()) for row in draw_independently(rows, [2] * len(noise), noise)]
-    law = dict(with_replacement(draft, 2))
-    assert set(drawn) == set(law)
-    assert all(drawn.count(pair) == pytest.approx(64 * chance) for pair, chance in law.items())
+    distribution = dict(with_replacement(draft, 2))
+    assert set(drawn) == set(distribution)
+    assert all(drawn.count(pair) == pytest.approx(64 * chance) for pair, chance in distribution.items())
 
 
-def test_independent_draws_by_a_generator_are_of_the_whole_law_each_time():
+def test_independent_draws_by_a_generator_are_of_the_whole_distribution_each_time():
     """20,000 pairs: each of 9 shares is within 5 standard deviations for all but one in 200,000 seeds."""
     row, count = [0.6, 0.3, 0.1], 20_000
     drawn = draw_independently(
@@ -333,7 +337,7 @@ def test_a_child_that_its_draft_could_not_draw_is_accepted_where_the_target_has_
     assert [trial.chance(token) for token in (1, 2)] == [1.0, 0.0]
 
 
-def test_a_residual_is_a_law_by_every_rule():
+def test_a_residual_is_a_distribution_by_every_rule():
     target, draft = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
     for trial in (ResidualRule(target), ResidualRule(target, replacement=True), KSequential(target, 2)):
         trial.turn_to(draft)

@@ -1,4 +1,4 @@
-"""Verification keeps the target's law: exactly by enumeration, then the tensors against the slow twin."""
+"""Verification keeps the target's distribution, by enumeration; tensors are compared with the slow twin."""
 
 import itertools
 import random
@@ -35,12 +35,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("size", "count", "zeros"), CASES)
-def test_the_law_of_the_next_token_is_exactly_the_targets(size, count, zeros):
+def test_the_distribution_of_the_next_token_is_exactly_the_targets(size, count, zeros):
     rng = random.Random(size * 100 + count * 10 + zeros)
     for _ in range(20):
         target, draft = random_row(rng, size, zeros), random_row(rng, size, zeros)
-        law = one_level_distribution(target, draft, count)
-        assert max(abs(a - b) for a, b in zip(law, target, strict=True)) < 1e-12
+        distribution = one_level_distribution(target, draft, count)
+        assert max(abs(a - b) for a, b in zip(distribution, target, strict=True)) < 1e-12
 
 
 def test_the_exact_check_sees_a_verifier_that_forgets_the_residual():
@@ -48,8 +48,8 @@ def test_the_exact_check_sees_a_verifier_that_forgets_the_residual():
     errors = []
     for _ in range(50):
         target, draft = random_row(rng, 4, False), random_row(rng, 4, False)
-        law = one_level_distribution(target, draft, 2, update_residual=False)
-        errors.append(max(abs(a - b) for a, b in zip(law, target, strict=True)))
+        distribution = one_level_distribution(target, draft, 2, update_residual=False)
+        errors.append(max(abs(a - b) for a, b in zip(distribution, target, strict=True)))
     assert sorted(errors)[25] > 0.01
 
 
@@ -108,16 +108,16 @@ def test_all_tokens_as_children_are_always_enough():
         assert len(verify_one(star, tokens, lambda _: target, lambda _: draft, uniforms).path) == 2
 
 
-def chi_squared_p(counts: dict, law: dict, draws: int) -> float:
-    """p-value of observed `counts` under `law`; outcomes of probability 0 must not occur."""
-    assert not [outcome for outcome in counts if law.get(outcome, 0) == 0]
-    cells = [(counts.get(outcome, 0), draws * p) for outcome, p in law.items() if p > 0]
+def chi_squared_p(counts: dict, distribution: dict, draws: int) -> float:
+    """p-value of observed `counts` under `distribution`; outcomes of probability 0 must not occur."""
+    assert not [outcome for outcome in counts if distribution.get(outcome, 0) == 0]
+    cells = [(counts.get(outcome, 0), draws * p) for outcome, p in distribution.items() if p > 0]
     statistic = sum((seen - expected) ** 2 / expected for seen, expected in cells)
     return float(chi2.sf(statistic, len(cells) - 1))
 
 
 def two_token_counts(draws: int, *, fresh_noise: bool) -> dict:
-    """Pairs of successive tokens from one-level trees over 8 ids; the law of every step is the same."""
+    """Pairs of successive tokens from one-level trees over 8 ids; every step has the same distribution."""
     target = torch.tensor([0.1, 0.0, 0.0, 0.3, 0.3, 0.3, 0.0, 0.0])
     draft = torch.softmax(torch.tensor([14.0, 2, 1, 0.5, 0, -1, -2, -3]) / 0.6, 0)
     star = TokenTree((-1, 0, 0, 0, 0))

@@ -168,19 +168,19 @@ def grid_error(target, draft, cells=24, **changed):
     return float((found - torch.tensor(target, dtype=torch.float64)).abs().max())
 
 
-LAWS = [
+DISTRIBUTIONS = [
     ([0.5, 0.25, 0.25, 0.0], [0.25, 0.25, 0.25, 0.25]),
     ([0.125, 0.125, 0.5, 0.25], [0.5, 0.25, 0.25, 0.0]),
     ([0.0, 0.5, 0.5], [0.75, 0.25, 0.0]),
 ]
 
 
-@pytest.mark.parametrize(("target", "draft"), LAWS)
+@pytest.mark.parametrize(("target", "draft"), DISTRIBUTIONS)
 def test_the_distribution_over_all_draws_and_a_grid_of_noise_is_the_targets(target, draft):
     assert grid_error(target, draft) < 1e-9
 
 
-@pytest.mark.parametrize(("target", "draft"), LAWS[1:])
+@pytest.mark.parametrize(("target", "draft"), DISTRIBUTIONS[1:])
 def test_the_grid_sees_children_that_were_drawn_from_another_distribution(target, draft):
     assert grid_error(target, draft, verified_by=draft[::-1]) > 0.03
 
@@ -200,7 +200,7 @@ def scripted_p_value(tree, samplings=(WHOLE, WHOLE), verifier=SEQUOIA):
 
 @pytest.mark.parametrize("tree", few([ROOT_ONLY, chain(3), TokenTree((-1, 0, 0, 0, 0)), WIDE], WIDE), ids=str)
 @pytest.mark.parametrize("samplings", [(WHOLE, WHOLE), (CUT, Sampling(3.0, 0, 0.5))], ids=["whole", "cut"])
-def test_texts_of_three_tokens_have_the_targets_law(tree, samplings):
+def test_texts_of_three_tokens_have_the_targets_distribution(tree, samplings):
     """A right program fails in one of a million seeds (see `text_distributions`)."""
     assert scripted_p_value(tree, samplings) > 1e-6
 
@@ -215,7 +215,7 @@ def test_the_check_sees_a_residual_that_is_not_brought_up_to_date(monkeypatch):
 
 
 @exhaustive
-def test_texts_of_a_model_and_its_draft_have_the_targets_law():
+def test_texts_of_a_model_and_its_draft_have_the_targets_distribution():
     target = tiny_model("llama", vocab=VOCABULARY)
     draft = IndependentDraft(LanguageModel(near(target, 0.05)), VOCABULARY)
     decoder = Decoder(LanguageModel(target), [draft], WIDE, CUT, at_once=True)

@@ -1,4 +1,4 @@
-"""Verification of several drafts' proposals keeps the target's law: exactly, then against the slow twin."""
+"""Verification of several drafts keeps the target's distribution: exactly, and against the slow twin."""
 
 import itertools
 import math
@@ -22,8 +22,8 @@ def random_row(rng, size, zeros):
 
 
 def exact_distribution(target, drafts, counts):
-    """The law of the token behind a root, summed over every ordered draw of every draft's children."""
-    law = torch.zeros(len(target), dtype=torch.float64)
+    """Of the token after a root, summed over every ordered draw of every draft's children."""
+    distribution = torch.zeros(len(target), dtype=torch.float64)
     rows = [torch.tensor(draft, dtype=torch.float64) for draft in drafts]
     draws = (list(ordered_draws(draft, count)) for draft, count in zip(drafts, counts, strict=True))
     for drawn in itertools.product(*draws):
@@ -33,12 +33,12 @@ def exact_distribution(target, drafts, counts):
             trial.turn_to(row)
             for token in tokens:
                 accept = trial.chance(token)
-                law[token] += left * accept
+                distribution[token] += left * accept
                 left *= 1 - accept
                 trial.reject(token)
         if left > 0:
-            law += left * trial.residual()
-    return law
+            distribution += left * trial.residual()
+    return distribution
 
 
 def error(target, drafts, counts):
@@ -56,14 +56,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("size", "counts", "zeros"), CASES)
-def test_the_law_of_the_next_token_is_exactly_the_targets(size, counts, zeros):
+def test_the_distribution_of_the_next_token_is_exactly_the_targets(size, counts, zeros):
     rng = random.Random(f"{size} {counts} {zeros}")
     for _ in range(5):
         drafts = [random_row(rng, size, zeros) for _ in counts]
         assert error(random_row(rng, size, zeros), drafts, counts) < 1e-12
 
 
-def the_first_drafts_law(self, draft):
+def the_first_drafts_distribution(self, draft):
     """A verifier that tests all proposals as if the first draft had drawn them."""
     if not hasattr(self, "first"):
         self.first = draft
@@ -71,7 +71,7 @@ def the_first_drafts_law(self, draft):
 
 
 def without_what_others_lost(self, draft):
-    """A verifier that takes the tokens rejected so far out of the next draft's law as well."""
+    """A verifier that takes the tokens rejected so far out of the next draft's distribution as well."""
     right(self, draft)
     self._rejected_of_draft = list(self._rejected)
     self._draft = self._without_rejected()
@@ -80,8 +80,8 @@ def without_what_others_lost(self, draft):
 right = ResidualRule.turn_to
 
 
-@pytest.mark.parametrize("wrong", [the_first_drafts_law, without_what_others_lost])
-def test_the_exact_check_sees_a_verifier_that_tests_by_another_law(monkeypatch, wrong):
+@pytest.mark.parametrize("wrong", [the_first_drafts_distribution, without_what_others_lost])
+def test_the_exact_check_sees_a_verifier_that_tests_by_another_distribution(monkeypatch, wrong):
     rng = random.Random(1)
     # Five ids: what two proposals leave of the residual is then mostly more than one token.
     rows = [[random_row(rng, 5, False) for _ in range(3)] for _ in range(20)]

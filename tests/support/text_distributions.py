@@ -52,7 +52,7 @@ def texts(decoder, length):
 
 
 def p_value(counts, probs):
-    """Of the counts under the law; outcomes too rare for the test are taken together."""
+    """Of the counts under the distribution; outcomes too rare for the test are taken together."""
     assert set(counts) <= set(probs), "a text that the target never writes"
     common = {text: p for text, p in probs.items() if p * TEXTS >= 5}
     cells = [(counts.get(text, 0), p * TEXTS) for text, p in common.items()]

@@ -76,7 +76,7 @@ def kernel_of(model: nn.Module) -> Kernel | None:
 
 @torch.inference_mode()
 def require_right_products(kernel: Kernel, linears: list[IntegerLinear]) -> None:
-    """Compare one layer of each shape with its slow twin, at some outputs. Raises `Unusable` if they differ."""
+    """Compare some outputs of a layer of each shape with its slow twin. Raises `Unusable` if they differ."""
     shapes = {(linear.out_features, linear.in_features, type(linear.weights)): linear for linear in linears}
     generator = torch.Generator().manual_seed(0)
     for linear in shapes.values():

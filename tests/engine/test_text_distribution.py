@@ -1,4 +1,4 @@
-"""The law of whole texts out of the loop (models, cache, draft, verification) against the target's own.
+"""The distribution of whole texts (models, cache, draft, verification) against the target's own.
 
 Fixed seeds. A right program fails each of these chi-squared tests in one of a million seeds; 1,000 texts see
 a total variation of about 0.1 over the few dozen outcomes.
@@ -40,21 +40,21 @@ def decoder_of(tree, sampling, draft_sampling=None, scale=0.05, verifier=SEQUOIA
     ),
     ids=["plain", "chain", "star", "tree", "tree, whole vocabulary"],
 )
-def test_texts_of_two_tokens_have_the_targets_law(case):
+def test_texts_of_two_tokens_have_the_targets_distribution(case):
     tree, sampling = case
     target, decoder = decoder_of(tree, sampling)
     assert p_value(texts(decoder, 2), exact_distribution(target, sampling, 2)) > 1e-6
 
 
 @exhaustive
-def test_the_law_does_not_depend_on_how_the_draft_is_sampled():
+def test_the_distribution_does_not_depend_on_how_the_draft_is_sampled():
     sampling = Sampling(1.0, 6)
     target, decoder = decoder_of(WIDE, sampling, Sampling(3.0, 0, 0.5), scale=0.5)
     assert p_value(texts(decoder, 2), exact_distribution(target, sampling, 2)) > 1e-6
 
 
 @exhaustive
-def test_three_tokens_of_a_draft_equal_to_the_target_have_its_law():
+def test_three_tokens_of_a_draft_equal_to_the_target_have_its_distribution():
     # Fully accepted paths: the token behind them must come from the target itself, not from a residual.
     sampling = Sampling(0.8, 3)
     target, decoder = decoder_of(chain(3), sampling, Sampling(0.8, 3), scale=0.0)
@@ -71,7 +71,7 @@ def test_the_check_sees_children_that_are_treated_as_samples_but_are_the_most_pr
 
 
 @exhaustive
-def test_texts_of_two_merged_drafts_have_the_targets_law():
+def test_texts_of_two_merged_drafts_have_the_targets_distribution():
     target = tiny_model("llama", vocab=VOCABULARY)
     models = near(target, 0.3), tiny_model("llama", vocab=VOCABULARY, seed=4)
     drafts = [IndependentDraft(LanguageModel(model), VOCABULARY) for model in models]
@@ -96,11 +96,11 @@ def scripted_p_value(tree, sampling=WHOLE, draft_sampling=WHOLE):
 @pytest.mark.parametrize(
     "samplings", [(), (CUT, WHOLE), (WHOLE, Sampling(3.0, 0, 0.5))], ids=["whole", "cut", "cut drafts"]
 )
-def test_texts_of_merged_scripted_drafts_have_the_targets_law(tree, samplings):
+def test_texts_of_merged_scripted_drafts_have_the_targets_distribution(tree, samplings):
     assert scripted_p_value(tree, *samplings) > 1e-6
 
 
-def test_the_check_sees_a_second_drafts_children_tested_by_the_first_ones_law(monkeypatch):
+def test_the_check_sees_a_second_drafts_children_tested_by_the_first_ones_distribution(monkeypatch):
     def turn_to(trial, probs):
         right(trial, first.setdefault(trial, probs))
 

@@ -1,4 +1,4 @@
-"""The law of texts with feature drafts and reduced ids: the target's own, also for ids never proposed.
+"""The distribution of texts with feature drafts and reduced ids is the target's own, ids never proposed too.
 
 Fixed seeds. A right program fails each of these chi-squared tests in one of a million seeds.
 """
@@ -58,17 +58,17 @@ def scripted(ids):
 
 
 def found(drafts, sampling, length):
-    """Counts of texts, and their law."""
+    """Counts of texts, and their distribution."""
     run = Decoder(StatefulTarget(SAID), drafts, WIDE, sampling)
     return texts(run, length), table_distribution(SAID, sampling, length)
 
 
-def test_texts_of_three_tokens_have_the_targets_law():
+def test_texts_of_three_tokens_have_the_targets_distribution():
     assert p_value(*found([feature()], CUT, 3)) > 1e-6
 
 
 @exhaustive
-def test_texts_of_two_kinds_of_drafts_with_different_ids_have_the_targets_law():
+def test_texts_of_two_kinds_of_drafts_with_different_ids_have_the_targets_distribution():
     assert p_value(*found([feature(ODD), scripted(ODD - 1)], CUT, 3)) > 1e-6
 
 
@@ -79,9 +79,9 @@ def without_a_column(by_text):
 
 @pytest.mark.parametrize("draft", [feature, scripted])
 def test_ids_that_a_draft_lacks_come_out_as_often_as_the_target_says(draft):
-    counts, law = found([draft(ODD)], WHOLE, 2)
-    assert p_value(counts, law) > 1e-6
-    assert without_a_column(law) > 0.1 and without_a_column(counts) > 0
+    counts, distribution = found([draft(ODD)], WHOLE, 2)
+    assert p_value(counts, distribution) > 1e-6
+    assert without_a_column(distribution) > 0.1 and without_a_column(counts) > 0
 
 
 @pytest.mark.parametrize("draft", [feature, scripted])
