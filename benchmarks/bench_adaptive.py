@@ -1,12 +1,14 @@
 """Rules for the tree of each step under one cost curve: the best tree for all steps, EAGLE-2, OPT-Tree,
-best-first with a fixed budget, and ours. Greedy: simulated with a published vector, or of a real pair.
+best first with a fixed budget, and ours. With published vectors, or along texts of the default pair:
+greedy ones, or sampled ones with the `naive` verifier, for which all of these rules are lossless.
 
 Seconds are those of a profile, not of a clock, so that all rules pay the same for the same. The published
 rules get the settings that are fastest on other texts of the same kind; ours has constants set by hand, and
-no setting for a case.
+no setting for a case. `--figure` draws each rule's speed over the best tree, by category of prompts.
 
     python benchmarks/bench_adaptive.py
-    python benchmarks/bench_adaptive.py --pair --prompts 8 --rates rates.json
+    python benchmarks/bench_adaptive.py --pair --prompts 48 --rates rates.yaml --figure adaptive.png
+    python benchmarks/bench_adaptive.py --pair --temperature 0.6 --dataset question.jsonl --rates rates.yaml
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from adaptive.rules import BestFirst, Eagle2, OptTree
@@ -69,35 +71,43 @@ def rules(
 
 
 def compare(
-    tuning: Callable[[], list[Text]],
-    texts: Callable[[], list[Text]],
+    tuning: Callable[[], Iterable[Text]],
+    texts: Callable[[], Iterable[tuple[str, Text]]],
     makers: Mapping[str, list[Make]],
     costs: StepCosts,
-) -> dict[str, dict[str, float]]:
-    """Each rule, at the setting that is fastest on the texts for `tuning`, on the others."""
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Each rule at its fastest setting on the texts for `tuning`: on the others by category, and on all."""
 
-    def decoded(make: Make, some: Callable[[], list[Text]]) -> Totals:
-        total = Totals()
-        for text in some():
-            total.add(run(text, make(), LIMITS.max_depth, costs))
-        return total
+    def decoded(make: Make, some: Iterable[tuple[str, Text]]) -> dict[str, Totals]:
+        totals = {"all": Totals()}
+        for category, text in some:
+            found = run(text, make(), LIMITS.max_depth, costs)
+            for name in {category, "all"}:
+                totals.setdefault(name, Totals()).add(found)
+        return totals
 
     def seconds_per_token(make: Make) -> float:
-        total = decoded(make, tuning)
+        total = decoded(make, (("all", text) for text in tuning()))["all"]
         return total.seconds / total.tokens
 
-    found = {}
+    found: dict[str, dict[str, dict[str, float]]] = {}
     for name, settings in makers.items():
-        best = decoded(settings[0] if len(settings) == 1 else min(settings, key=seconds_per_token), texts)
-        found[name] = {
-            "tokens_per_step": best.tokens / best.steps,
-            "nodes_per_step": best.nodes / best.steps,
-            "ms_per_step": 1000 * best.seconds / best.steps,
-            "ms_per_token": 1000 * best.seconds / best.tokens,
-        }
-        print(name, {key: round(value, 3) for key, value in found[name].items()}, file=sys.stderr)
-    for row in found.values():
-        row["speed over one tree"] = found["one tree"]["ms_per_token"] / row["ms_per_token"]
+        best = settings[0] if len(settings) == 1 else min(settings, key=seconds_per_token)
+        for category, total in decoded(best, texts()).items():
+            found.setdefault(category, {})[name] = {
+                "tokens_per_step": total.tokens / total.steps,
+                "nodes_per_step": total.nodes / total.steps,
+                "ms_per_step": 1000 * total.seconds / total.steps,
+                "ms_per_token": 1000 * total.seconds / total.tokens,
+            }
+    for rows in found.values():
+        for row in rows.values():
+            row["speed over one tree"] = rows["one tree"]["ms_per_token"] / row["ms_per_token"]
+    for category, rows in found.items():
+        cells = ", ".join(f"{name} {row['speed over one tree']:.3f}" for name, row in rows.items())
+        print(f"{category}: {cells}", file=sys.stderr)
+    for name, row in found["all"].items():
+        print(name, {key: round(value, 3) for key, value in row.items()}, file=sys.stderr)
     return found
 
 
@@ -124,28 +134,38 @@ def simulated(profile: HardwareProfile, vector: list[float], tokens: int, spread
     makers = rules(profile, [vector[: LIMITS.max_branch]], calibrated(make, 4000))
     return compare(
         lambda: [make(seed) for seed in range(2)],
-        lambda: [make(seed) for seed in range(100, 108)],
+        lambda: [("all", make(seed)) for seed in range(100, 108)],
         makers,
         profile.costs,
     )
 
 
-def of_pair(profile: HardwareProfile, rates: AcceptanceRates, prompts: int, tokens: int):
-    """All rules over the default pair's greedy texts, of built-in prompts that come after those for rates."""
+def of_pair(profile: HardwareProfile, rates: AcceptanceRates, options: argparse.Namespace):
+    """All rules over the default pair's texts: of a dataset, or of built-in prompts that rates do not use."""
     from adaptive.replayed import ReplayedText, Written
 
     from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
     from sequoia_cli.measure.session import open_session
 
     session = open_session(
-        "smollm2", ["smollm2-draft"], device="cpu", dtype="auto", trust_remote_code=False, forward="fast"
+        "smollm2",
+        ["smollm2-draft"],
+        device="cpu",
+        dtype="auto",
+        trust_remote_code=False,
+        forward="compiled",
+        quantize=options.quantize,
     )
     (draft,) = session.drafts
-    rows = load_prompts(None, skip=BUILTIN_FOR_COMPILING).prompts[:: max(1, 48 // prompts)][:prompts]
+    rows = load_prompts(options.dataset, skip=None if options.dataset else BUILTIN_FOR_COMPILING).prompts
+    rows = rows[:: max(1, len(rows) // options.prompts)][: options.prompts]
     others = load_prompts(None, limit=4).prompts
     written, tuned = (
         [
-            Written(session.target, draft, session.encode(prompt, raw=False), tokens, session.eos_ids)
+            Written(
+                *(session.target, draft, session.encode(prompt, raw=False), options.tokens),
+                *(session.eos_ids, options.temperature, prompt.category),
+            )
             for prompt in some
         ]
         for some in (rows, others)
@@ -154,11 +174,35 @@ def of_pair(profile: HardwareProfile, rates: AcceptanceRates, prompts: int, toke
     assert calibration is not None, "rates with counts by probability are needed"
     makers = rules(profile, [list(row) for row in rates.p], calibration)
     return compare(
-        lambda: [ReplayedText(draft, each, 16) for each in tuned],
-        lambda: [ReplayedText(draft, each, 16) for each in written],
+        lambda: (ReplayedText(draft, each, 16) for each in tuned),
+        lambda: ((each.category or "all", ReplayedText(draft, each, 16)) for each in written),
         makers,
         profile.costs,
     )
+
+
+def draw(found: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]], path: Path) -> None:
+    """Speed over the best tree: a row of marks for each rule, by setting and category. Needs matplotlib."""
+    from matplotlib.figure import Figure
+
+    labels = [
+        (setting, category)
+        for setting, by_category in found.items()
+        for category in sorted(by_category, key=lambda name: (name == "all", name))
+    ]
+    figure = Figure(figsize=(7, 1.5 + 0.28 * len(labels)), layout="constrained")
+    axes = figure.subplots()
+    for mark, rule in zip("o^sDx", ("plain", "EAGLE-2", "OPT-Tree", "best first", "ours"), strict=True):
+        speeds = [found[setting][category][rule]["speed over one tree"] for setting, category in labels]
+        axes.plot(speeds, range(len(labels)), mark, label=rule, fillstyle="none")
+    axes.axvline(1, color="grey", linewidth=0.8)
+    axes.set_yticks(
+        range(len(labels)),
+        [name if len(found) == 1 else setting if name == "all" else name for setting, name in labels],
+    )
+    axes.set_xlabel("speed over the best tree for all steps")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 1.5 / len(labels)), ncols=5, frameon=False)
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -169,13 +213,17 @@ def main() -> None:
     parser.add_argument("--pair", action="store_true", help="the default pair, not a simulation")
     parser.add_argument("--profile", default=str(shipped("profiles", "smollm2_cpu.yaml")))
     parser.add_argument("--rates", help="acceptance rates with counts by probability, for --pair")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--dataset", help="prompts for --pair, in place of the built-in ones")
+    parser.add_argument("--prompts", type=int, default=8, help="at most so many, spread over all")
+    parser.add_argument("--temperature", type=float, default=0.0, help="for --pair")
+    parser.add_argument("--quantize", default="none", help="for --pair: none, int8 or int4")
+    parser.add_argument("--tokens", type=int, default=300, help="of each text")
+    parser.add_argument("--figure", type=Path, help="where to draw the speeds, as .png or .svg")
     options = parser.parse_args()
     profile = HardwareProfile.from_document(read_document(options.profile))
     if options.pair:
         rates = AcceptanceRates.from_document(read_document(options.rates))
-        found = {"pair": of_pair(profile, rates, options.prompts, options.tokens)}
+        found = {"pair": of_pair(profile, rates, options)}
     else:
         data = json.loads(Path("tests/data/published_rates.json").read_text())
         found = {}
@@ -184,6 +232,8 @@ def main() -> None:
                 what = f"{name}, spread {spread:g}, sure {sure:g}"
                 print(what, file=sys.stderr)
                 found[what] = simulated(profile, vector["p"], options.tokens, spread, sure)
+    if options.figure:
+        draw(found, options.figure)
     print(json.dumps({"profile": options.profile, "results": found}, indent=1))
 
 

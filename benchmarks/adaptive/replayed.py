@@ -1,4 +1,8 @@
-"""Texts that a greedy target has written, and what its draft proposes along them."""
+"""Texts that a target has written, and what its draft proposes along them.
+
+Trees of the draft's most probable tokens, and a token accepted where the target's own is among them: that is
+the greedy rule, and above temperature 0 the `naive` one.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,24 @@ from torch import Tensor
 
 from sequoia_cli.engine.draft import Draft
 from sequoia_cli.engine.target import Target
+from sequoia_cli.engine.warp import Sampling, probabilities
 
 
 class Written:
     """The target's own text after a prompt, with the states that the draft asks for."""
 
     def __init__(
-        self, target: Target, draft: Draft, prompt: Sequence[int], tokens: int, eos_ids: Sequence[int]
+        self,
+        target: Target,
+        draft: Draft,
+        prompt: Sequence[int],
+        tokens: int,
+        eos_ids: Sequence[int],
+        temperature: float = 0.0,
+        category: str | None = None,
     ) -> None:
+        self.category = category
+        sampling, generator = Sampling(temperature), torch.Generator().manual_seed(len(prompt))
         self.prompt, self.ids = torch.tensor(prompt), [prompt[-1]]
         text, self.before = target.open(self.prompt[:-1], len(prompt) + tokens + 1, draft.taps)
         rows: list[tuple[Tensor, ...]] = []
@@ -24,7 +38,8 @@ class Written:
             output = text.run((-1,), torch.tensor([self.ids[-1]]), taps=draft.taps)
             text.keep((0,))
             rows.append(tuple(states.clone() for states in output.hidden))
-            self.ids.append(int(output.logits[0].argmax()))
+            chances = probabilities(output.logits[:1], sampling)[0]
+            self.ids.append(int(torch.multinomial(chances, 1, generator=generator)))
             if self.ids[-1] in eos_ids:
                 break
         self.states = [torch.cat(states) for states in zip(*rows, strict=True)]

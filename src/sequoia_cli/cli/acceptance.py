@@ -54,19 +54,14 @@ def acceptance_command(
     depths: Annotated[int, typer.Option("--depths", help="Levels below the root with separate rates.")] = 6,
     new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens of each text.")] = 64,
     temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    draft_temperature: options.DraftTemperature = None,
-    verifier: options.Verifier = options.DEFAULT_VERIFIER,
+    draws: options.Draws,
     raw: options.Raw = False,
-    seed: options.Seed = 0,
     merge: Annotated[
         list[str] | None,
         typer.Option("--merge", metavar="PATH", help="Add up rates files (repeat it) instead of measuring."),
     ] = None,
     models: options.Models,
-    output: options.Output = None,
-    force: options.Force = False,
+    written: options.Written,
     display: options.Display,
 ) -> None:
     """Measure acceptance rates by child rank and depth on real prompts.
@@ -88,7 +83,7 @@ def acceptance_command(
             "--merge adds up files and measures nothing",
             " ".join(name for name in context.params if name not in kept),
         )
-        place = reserved(context, output or "profiles/merged_rates.yaml", force=force)
+        place = reserved(context, written.output or "profiles/merged_rates.yaml", force=written.force)
         result = _merged(merge, say)
         result = replace(result, record=record(context, {}, say.warnings))
         publish("acceptance", result.to_dict(), place, display.json, say)
@@ -110,15 +105,14 @@ def acceptance_command(
     from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING
     from sequoia_cli.measure.session import packages
 
-    sampling, draft_sampling = options.samplings(
-        temperature, top_k, top_p, draft_temperature, seed, say, verifier
-    )
+    sampling, draft_sampling = draws.samplings(temperature, say)
     settings = AcceptanceSettings(
-        sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(verifier)
+        sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(draws.verifier)
     )
     if estimator == ESTIMATORS[0]:
         check_positional(settings)
-    place = reserved(context, output or f"profiles/{plain_name(models.target)}_rates.yaml", force=force)
+    path = written.output or f"profiles/{plain_name(models.target)}_rates.yaml"
+    place = reserved(context, path, force=written.force)
     if dataset is None and limit is None and skip is None:
         limit = BUILTIN_FOR_COMPILING
         say.note(f"the first {limit} built-in prompts; those after them are for results (--skip {limit})")
@@ -128,20 +122,20 @@ def acceptance_command(
         raise BadInput(f"--ranks is {ranks}; the target has {session.target.vocabulary} ids")
     usable = encoded(session, prompts.prompts, say, raw=raw, skip_bad=skip_bad)
     prompts = replace(prompts, prompts=tuple(prompt for prompt, _ in usable))
-    seeded = with_seeds(usable, seed)
+    seeded = with_seeds(usable, draws.seed)
     _check_room(seeded, min(session.target.context_limit, session.drafts[0].context_limit), say)
     conditions = {
         **session.conditions,
         **session.weights,
         "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
+        "top_k": draws.top_k,
+        "top_p": draws.top_p,
         "draft_temperature": draft_sampling.temperature,
-        "verifier": verifier,
+        "verifier": draws.verifier,
         "estimator": estimator,
         "max_new_tokens": new_tokens,
         "chat_template": bool(session.tokenizer.chat_template) and not raw,
-        "seed": seed,
+        "seed": draws.seed,
         "dataset": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
     }
     # Not the dataset: finished prompts are recognised one by one.
@@ -152,8 +146,8 @@ def acceptance_command(
         "depths": depths,
         **packages(),
     }
-    with resumable(place, measured, say, force=force) as journal:
-        samples = _measure(session, seeded, settings, estimator, journal, force, say)
+    with resumable(place, measured, say, force=written.force) as journal:
+        samples = _measure(session, seeded, settings, estimator, journal, written.force, say)
     result = AcceptanceRates.from_samples(samples, conditions, record(context, packages(), say.warnings))
     publish("acceptance", result.to_dict(), place, display.json, say)
     _show(result, say)

@@ -131,6 +131,54 @@ class Models:
 
 
 @dataclass(frozen=True)
+class Prompts:
+    """Options of the prompts that a command continues."""
+
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", "-p", metavar="TEXT", help="May be given more than once; else stdin."),
+    ] = None
+    prompts: Annotated[
+        str | None,
+        typer.Option("--prompts", metavar="SOURCE", help="Prompts from a file, as acceptance takes them."),
+    ] = None
+    builtin: Annotated[
+        bool,
+        typer.Option("--builtin", help="Use the built-in prompts; --skip 32 leaves out those to compile on."),
+    ] = False
+    column: Column = None
+    limit: Annotated[int | None, typer.Option("--limit", help="Use the first N prompts.")] = None
+    skip: Skip = None
+    skip_bad: SkipBad = False
+    raw: Raw = False
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Options of how tokens are drawn at a temperature, and proposals verified."""
+
+    top_k: TopK = 0
+    top_p: TopP = 1.0
+    draft_temperature: DraftTemperature = None
+    verifier: Verifier = DEFAULT_VERIFIER
+    seed: Seed = 0
+
+    def samplings(self, temperature: float, say: Commentary) -> tuple[Sampling, Sampling]:
+        """The target's and the draft's sampling. Notes options without effect. Raises `BadInput`."""
+        return samplings(
+            temperature, self.top_k, self.top_p, self.draft_temperature, self.seed, say, self.verifier
+        )
+
+
+@dataclass(frozen=True)
+class Written:
+    """Options of the file that a command writes."""
+
+    output: Output = None
+    force: Force = False
+
+
+@dataclass(frozen=True)
 class Display:
     """Options of what a command prints."""
 

@@ -16,16 +16,12 @@ if TYPE_CHECKING:
     from sequoia_cli.measure.session import Session
 
 
+@options.with_groups
 def profile_command(
     context_: typer.Context,
-    target: options.Target = options.DEFAULT_TARGET,
+    *,
     draft: options.Draft = options.DEFAULT_DRAFT,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    forward: options.Forward = options.DEFAULT_FORWARD,
-    quantize: options.Quantize = "none",
-    quantize_draft: options.QuantizeDraft = None,
-    threads: options.Threads = None,
+    models: options.Models,
     context: Annotated[
         str | None,
         typer.Option(
@@ -50,12 +46,8 @@ def profile_command(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also tell which products were chosen, and their times.")
     ] = False,
-    trust_remote_code: options.TrustRemoteCode = False,
-    output: options.Output = None,
-    force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    no_progress: options.NoProgress = False,
+    written: options.Written,
+    display: options.Display,
 ) -> None:
     """Measure the seconds of target, draft and verification by number of tokens.
 
@@ -68,10 +60,9 @@ def profile_command(
 
         sequoia profile --device a100 --modelled -o profiles/a100.yaml
     """
-    from sequoia_cli.cli.console import Commentary
     from sequoia_cli.compiler.roofline import CONTEXT, MODELLED_DEVICES, modelled_profile
 
-    say = Commentary(quiet=quiet, progress=not no_progress)
+    say, device, force = display.commentary(), models.device, written.force
     contexts = [CONTEXT if modelled else 128] if context is None else _counts("--context", context)
     options.at_least({"--context": (contexts[0], 1)})
     if modelled:
@@ -84,8 +75,8 @@ def profile_command(
             "trust_remote_code verbose",
         )
         result = modelled_profile(device, contexts)
-        place = reserved(context_, output or f"profiles/{device}.yaml", force=force, allow_same=True)
-        publish(None, result.to_dict(), place, json, say)  # not this machine's
+        place = reserved(context_, written.output or f"profiles/{device}.yaml", force=force, allow_same=True)
+        publish(None, result.to_dict(), place, display.json, say)  # not this machine's
         _show(result, say)
         return
     if device in MODELLED_DEVICES:
@@ -105,23 +96,11 @@ def profile_command(
         steadied,
         time_round,
     )
-    from sequoia_cli.measure.session import open_session, packages
+    from sequoia_cli.measure.session import packages
 
     pair = options.samplings(temperature, 0, 1.0, None, 0, say)
-    place = reserved(context_, output or f"profiles/{plain_name(target)}.yaml", force=force)
-    session = open_session(
-        target,
-        [draft],
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-        forward=forward,
-        quantize=quantize,
-        quantize_draft=quantize_draft,
-        threads=threads,
-        progress=say.shows_progress,
-        announce=say.note,
-    )
+    place = reserved(context_, written.output or f"profiles/{plain_name(models.target)}.yaml", force=force)
+    session = models.open([draft], say)
     if verbose:
         _show_products(session, say)
     (drafted,) = session.drafts
@@ -152,7 +131,7 @@ def profile_command(
     unusable = _check_spread({each: steadied(those) for each, those in visits.items()}, say)
     shortest = visits.pop(contexts[0])
     result = fit_profile(shortest, conditions, record(context_, packages(), say.warnings), visits)
-    publish("profile", result.to_dict(), place, json, say)
+    publish("profile", result.to_dict(), place, display.json, say)
     _show(result, say)
     if unusable:
         raise CheckFailed(

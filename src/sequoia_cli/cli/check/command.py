@@ -57,11 +57,7 @@ def check_command(
             help="Fail if a deviation of this total variation in a first token could have gone undetected.",
         ),
     ] = 0.25,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    draft_temperature: options.DraftTemperature = None,
-    verifier: options.Verifier = options.DEFAULT_VERIFIER,
-    seed: options.Seed = 0,
+    draws: options.Draws,
     raw: options.Raw = False,
     draft: options.Drafts = None,
     models: options.Models,
@@ -99,16 +95,14 @@ def check_command(
         )
     own = builtin or not (prompt or prompts or (tree != "-" and stdin_holds_text()))
     asked = read_prompts(prompt, prompts, own, column, limit, say, skip_bad=skip_bad, stdin_taken=tree == "-")
-    sampling, draft_sampling = options.samplings(
-        temperature, top_k, top_p, draft_temperature, seed, say, verifier
-    )
+    sampling, draft_sampling = draws.samplings(temperature, say)
 
     if sampling.greedy:
         options.note_idle(context, "--temperature 0 skips the sampling part", "samples", say)
 
     from sequoia_cli.engine.verification.verifiers import verifier_named
 
-    rule = verifier_named(verifier)
+    rule = verifier_named(draws.verifier)
     rule.check_drafts(len(drafts))
 
     from sequoia_cli.check.conventions import wrong_eos_ids, wrong_prompt
@@ -148,7 +142,7 @@ def check_command(
         _with_long(prompted, session.target.context_limit - max_new_tokens, say),
         max_new_tokens,
         samples,
-        seed,
+        draws.seed,
         wrong,
     )
     interrupted = _run(check, say)

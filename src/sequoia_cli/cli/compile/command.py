@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,8 +22,39 @@ if TYPE_CHECKING:
 _INPUTS = ("profile", "acceptance")
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Options of what is compiled from."""
+
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="PATH|-",
+            help="Hardware profile; else the one measured last here, else the shipped A100.",
+        ),
+    ] = None
+    acceptance: Annotated[
+        str | None,
+        typer.Option(
+            "--acceptance",
+            metavar="PATH|-",
+            help="Acceptance rates; else those measured last here, else the shipped ones.",
+        ),
+    ] = None
+    at_context: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            help="Tokens before the tree, between those that the profile has times of; else its shortest.",
+        ),
+    ] = None
+
+
+@options.with_groups
 def compile_command(
     context: typer.Context,
+    *,
     budget: Annotated[
         int | None,
         typer.Option("--budget", "-n", help="Most nodes of the tree, root included; 64 if not given."),
@@ -55,53 +86,19 @@ def compile_command(
             "that this version has counted.",
         ),
     ] = False,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            "--profile",
-            metavar="PATH|-",
-            help="Hardware profile; else the one measured last here, else the shipped A100.",
-        ),
-    ] = None,
-    acceptance: Annotated[
-        str | None,
-        typer.Option(
-            "--acceptance",
-            metavar="PATH|-",
-            help="Acceptance rates; else those measured last here, else the shipped ones.",
-        ),
-    ] = None,
-    at_context: Annotated[
-        int | None,
-        typer.Option(
-            "--context",
-            help="Tokens before the tree, between those that the profile has times of; else its shortest.",
-        ),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH|-",
-            help="Where the tree goes, - is stdout; else trees/<profile>_<budget or shape>.json.",
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
+    sources: Sources,
+    written: options.Written,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show what was chosen over what, and why (on stderr).")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON document.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No commentary on stderr.")] = False,
-    no_progress: Annotated[
-        bool, typer.Option("--no-progress", help="Accepted for uniformity: compiling shows no bars.")
-    ] = False,
+    display: options.Display,
 ) -> None:
     """Find the tree with the least seconds per token for a machine and a model pair.
 
     Says so when a chain or no speculation is fastest. Needs neither a GPU nor
     the models. With --shape, predicts for a baseline of the papers what it
-    predicts for its own tree.
+    predicts for its own tree. Without -o, the tree is written to
+    trees/PROFILE_BUDGET.json, or trees/PROFILE_SHAPE.json.
 
         sequoia compile --budget 128 --explain
 
@@ -114,15 +111,15 @@ def compile_command(
         checked_limits,
         fixed_shape,
     )
-    from sequoia_cli.cli.console import Commentary, print_json
+    from sequoia_cli.cli.console import print_json
     from sequoia_cli.cli.files import reserved
 
     limits = checked_limits(budget, max_depth, max_branch, size)
     fixed = fixed_shape(shape, context)
     if adaptive:
         options.refuse_idle(context, "--adaptive chooses trees in each step", "size shape")
-    say = Commentary(quiet=quiet, progress=not no_progress)
-    inputs = read_inputs(profile, acceptance, at_context, say)
+    say = display.commentary()
+    inputs = read_inputs(sources.profile, sources.acceptance, sources.at_context, say)
     calibration = inputs.calibration() if adaptive else None
     if size is not None and fixed is None:
         check_size(size, limits, inputs)
@@ -135,7 +132,8 @@ def compile_command(
     from sequoia_cli.core.paths import remember_latest
 
     what = re.sub("[:,]", "_", shape) if fixed else limits.budget
-    target = reserved(context, output or f"trees/{inputs.name}_{what}.json", force=force, allow_same=True)
+    path = written.output or f"trees/{inputs.name}_{what}.json"
+    target = reserved(context, path, force=written.force, allow_same=True)
     rows = inputs.estimate.rows
     if fixed is None:
         announce_tables(limits, inputs, say)
@@ -152,8 +150,8 @@ def compile_command(
     if calibration:
         made = adaptive_plan(made, choice, rows, limits, calibration)
     plan = made.to_dict()
-    written = target.write(render(plan, "json"))
-    if json and not target.is_stdout:
+    changed = target.write(render(plan, "json"))
+    if display.json and not target.is_stdout:
         print_json(plan)
     # A baseline is to be compared with, not what this machine is to use from now on.
     if not target.is_stream and not inputs.shipped and fixed is None:
@@ -170,7 +168,7 @@ def compile_command(
             f"written: {made.tree.size} nodes in {made.tree.depth} layers, of which each step has a part"
         )
     if not target.is_stdout:
-        say.note(f"wrote {target.path}" if written else f"{target.path} is unchanged")
+        say.note(f"wrote {target.path}" if changed else f"{target.path} is unchanged")
 
 
 def _plan(
