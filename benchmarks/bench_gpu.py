@@ -20,6 +20,7 @@ from gpu.attention import time_attention
 from gpu.clock import copy_samples
 from gpu.forwards import time_draft, time_target
 from gpu.pairs import BenchPair, default_pair, random_pair
+from gpu.parts import measure_parts
 from gpu.steps import compare, measure_profile
 
 from sequoia_cli import __version__
@@ -74,6 +75,7 @@ FULL = {
     "runs": 20,
     "sizes": [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
     "profile_sizes": [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512],
+    "verified_sizes": [8, 128, 1024],
     "rounds": 5,
     "budget": 512,
     "tokens": 256,
@@ -85,6 +87,7 @@ TINY = {
     "runs": 2,
     "sizes": [1, 2, 8],
     "profile_sizes": [1, 2, 8],
+    "verified_sizes": [8],
     "rounds": 1,
     "budget": 8,
     "tokens": 24,
@@ -117,6 +120,7 @@ def _measure(
         "temperature": 0.0,
     }
     record = {"command": "benchmarks/bench_gpu.py", "version": __version__, "packages": packages()}
+    parts = measure_parts(pair, config.vocab_size, scale["verified_sizes"], runs)
     profile = measure_profile(pair, scale["profile_sizes"], scale["rounds"], conditions, record)
     place = folder / f"bench_gpu_{pair.name}.yaml"
     write_atomically(place, render(profile.to_dict(), "yaml"))
@@ -127,6 +131,7 @@ def _measure(
         "target_seconds": target,
         "draft_seconds": draft,
         "attention_seconds": attention,
+        "parts": parts,
         "profile": place.name,
         "acceptance": "coin" if pair.coin else "the pair's own",
         "decoding": compare(pair, profile, *amounts, target["graph"], draft),
@@ -148,6 +153,7 @@ def _show(pair: BenchPair, measured: dict[str, Any], copied: float) -> None:
         reached = measured["weight_bytes"] / statistics.median(timed[1])
         share = f"{reached / copied:.0%} of a copy's"
         print(f"{name}: weights at {reached / GIGA:,.0f} GB/s, {share}", file=sys.stderr)
+    _show_parts(measured["parts"])
     for name, found in measured["decoding"].items():
         beside = found["beside_forwards"]
         print(
@@ -158,6 +164,28 @@ def _show(pair: BenchPair, measured: dict[str, Any], copied: float) -> None:
             + (f", {beside:.0%} beside forwards" if beside is not None else ""),
             file=sys.stderr,
         )
+
+
+def _show_parts(parts: dict[str, Any]) -> None:
+    forwards, refused = parts["recorded_forwards"], parts["refused_recording"]
+    more = (forwards["bytes_at_the_end"] - forwards["bytes_when_full"]) / 1e6
+    same = "the same" if forwards["same_logits"] else "OTHER"
+    print(
+        f"graphs: {forwards['kept']} kept of {forwards['sizes']} sizes, {more:.1f} MB more than for the first "
+        f"{forwards['kept']}; the first, recorded anew, gives {same} logits",
+        file=sys.stderr,
+    )
+    if refused["measured"]:
+        stream = "restored" if refused["stream_restored"] else "NOT restored"
+        right = "right" if refused["right_after"] else "WRONG"
+        print(f"a refused recording: stream {stream}, result {right} ({refused['refusal']})", file=sys.stderr)
+    for name, found in parts["verification"].items():
+        cells = [
+            f"{size} nodes {statistics.median(runs) * 1e6:.0f} us"
+            + (f" and {found['tables'][size]:.2f} tables" if found["tables"] else "")
+            for size, runs in found.get("seconds", {}).items()
+        ]
+        print(f"{name} walks on the {found['walks_on']}: {', '.join(cells)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

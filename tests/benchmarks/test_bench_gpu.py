@@ -37,6 +37,13 @@ def test_the_tiny_run_writes_all_figures_and_a_profile_that_compile_takes(tmp_pa
             "128", 2
         )
     assert set(pair["attention_seconds"]["sdpa"]) == set("128")
+    parts = pair["parts"]
+    assert parts["recorded_forwards"]["kept"] == 24 < parts["recorded_forwards"]["sizes"]
+    assert parts["recorded_forwards"]["same_logits"]
+    places = {name: found["walks_on"] for name, found in parts["verification"].items()}
+    assert places == dict.fromkeys(("sequoia", "specinfer", "spectr", "naive"), "device") | {
+        "traversal": "host"
+    }
     assert set(pair["decoding"]) == {"plain", "compiled", "wide", "wide, sampled"}
     plain, wide = pair["decoding"]["plain"], pair["decoding"]["wide"]
     assert (plain["speedup"], plain["tokens_per_step"], len(wide["parents"])) == (1, 1, 4)
