@@ -171,8 +171,8 @@ def _show_parts(parts: dict[str, Any]) -> None:
     more = (forwards["bytes_at_the_end"] - forwards["bytes_when_full"]) / 1e6
     same = "the same" if forwards["same_logits"] else "OTHER"
     print(
-        f"graphs: {forwards['kept']} kept of {forwards['sizes']} sizes, {more:.1f} MB more at the end than when "
-        f"so many were kept; the first, recorded anew, gives {same} logits",
+        f"graphs: {forwards['kept']} kept of {forwards['sizes']} sizes, {more:.1f} MB more at the end than "
+        f"when so many were kept; the first, recorded anew, gives {same} logits",
         file=sys.stderr,
     )
     if refused["measured"]:
