@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=24, help="how many of the built-in ones")
     parser.add_argument("--tokens", type=int, default=32, help="of each text")
     parser.add_argument("--stride", type=int, default=4, help="tokens from place to place")
-    parser.add_argument("--seconds", type=float, help="begin no other prompt behind that")
+    parser.add_argument("--seconds", type=float, help="begin no other prompt after that")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("-o", "--output", help="also PATH.csv and PATH.png (matplotlib)")
     options = parser.parse_args()

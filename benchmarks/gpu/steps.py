@@ -68,7 +68,7 @@ def coin(rates: Rows, seed: int) -> Iterator[None]:
 def time_texts(
     pair: BenchPair, tree: TokenTree, tokens: int, texts: int, sampling: Sampling = GREEDY
 ) -> dict[str, Any]:
-    """Texts of so many tokens behind the prompt, the first of which warms up and records.
+    """Texts of so many tokens after the prompt, the first of which warms up and records.
 
     `steps` has (wall seconds, tokens, size, seconds by stage) of all steps of the others but their first.
     """

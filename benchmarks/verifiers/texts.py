@@ -24,10 +24,10 @@ from sequoia_cli.engine.warp import Sampling, probabilities
 
 @dataclass(frozen=True)
 class Text:
-    """What a target wrote behind a prompt: the tokens, and all that steps along them need.
+    """What a target wrote after a prompt: the tokens, and all that steps along them need.
 
-    `roots[i]` is the token behind which token i was drawn; `prefill` has the hidden states behind the prompt
-    but its last token, `states` those behind the roots. `cache` has the rows of all but the last token.
+    `roots[i]` is the token after which token i was drawn; `prefill` has the hidden states of the prompt
+    but its last token, `states` those of the roots. `cache` has the rows of all but the last token.
     """
 
     prompt: Sequence[int]
@@ -48,7 +48,7 @@ def write(
     eos_ids: Sequence[int],
     generator: torch.Generator,
 ) -> list[Text]:
-    """A text of up to `length` tokens at each sampling; `room` cache rows are left behind each of them."""
+    """A text of up to `length` tokens at each sampling; `room` cache rows are left after each of them."""
     ids = torch.tensor(list(prompt), device=target.device)
     capacity, count = len(prompt) + length + room, len(samplings)
     cache = TreeCache(target.config.num_hidden_layers, capacity)
@@ -89,7 +89,7 @@ def _only(cache: TreeCache, row: int) -> TreeCache:
 
 @dataclass(frozen=True)
 class Place:
-    """Trees drawn in several ways at one place of a text, and the target's logits behind all their nodes."""
+    """Trees drawn in several ways at one place of a text, and the target's logits after all their nodes."""
 
     merged: Merged
     grown: Sequence[Grown]
@@ -134,7 +134,7 @@ def _grown(
     stride: int,
     generator: torch.Generator,
 ) -> list[Grown]:
-    """The draft's trees along a text, each behind what was written before."""
+    """The draft's trees along a text, each after what was written before."""
     draft.start(torch.tensor(list(text.prompt), device=target.device), text.cache.capacity, text.prefill)
     found = []
 

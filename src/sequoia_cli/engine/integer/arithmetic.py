@@ -48,7 +48,7 @@ def round_inputs(inputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def filled_up(values: Tensor, size: int, dimension: int = 0) -> Tensor:
-    """`values` with zeros behind them, so that a dimension is a multiple of `size`."""
+    """`values` followed by zeros, so that a dimension is a multiple of `size`."""
     missing = -values.shape[dimension] % size
     if not missing:
         return values
