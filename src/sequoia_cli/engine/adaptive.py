@@ -47,8 +47,8 @@ _MEMORY = 0.97
 _RATE_STEPS = 16
 #: Acceptances that the calibration is worth against the text's own.
 _TRUST = 4.0
-#: The share that the last step has in the mean gain of drafting.
-_SHARE = 1 / 5
+#: Tokens that drafting may lose on a text, against plain decoding, before plain steps follow.
+_CREDIT = 1.0
 #: Plain steps between two trials where drafting does not pay: at first, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 4, 64
 
@@ -126,7 +126,7 @@ class AdaptiveShape:
 
     It learns from the text: how often the target accepts what the calibration expects (one factor on all
     rates), and how many tokens come in a second, by the plan's own costs, so that a text depends on no clock.
-    Where drafting did not pay on the mean of the last steps, plain steps follow, and then a trial.
+    Where drafting has lost more than it gained lately, plain steps follow, and then a trial.
     """
 
     def __init__(self, outer: TokenTree, policy: Policy) -> None:
@@ -137,7 +137,7 @@ class AdaptiveShape:
         self._seconds = _RATE_STEPS * plain
         self._tokens = policy.rate * self._seconds
         self._expected = self._found = _TRUST
-        self._gain = policy.rate * plain - 1
+        self._credit = _CREDIT
         self._pause, self._plain_steps = _FIRST_PAUSE, 0
 
     def start(self, layers: int) -> int:
@@ -227,11 +227,13 @@ class AdaptiveShape:
             self._plain_steps = max(0, self._plain_steps - 1)
             return
         self._count(ranks)
-        self._gain += _SHARE * (len(ranks) - self._rate * (seconds - plain) - self._gain)
-        if self._gain < 0:
-            self._plain_steps, self._gain = self._pause, 0.0
+        gain = len(ranks) - (seconds - plain) / plain
+        self._credit = min(_CREDIT, self._credit + gain)
+        if self._credit < 0:
+            # The next trial goes on only if it gains.
+            self._plain_steps, self._credit = self._pause, 0.0
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        else:
+        elif gain > 0:
             self._pause = _FIRST_PAUSE
 
     def _count(self, ranks: Sequence[int]) -> None:
