@@ -35,6 +35,8 @@ from sequoia_cli.engine.integer.weights import BySpan
 from sequoia_cli.engine.loading.devices import cpu_features, cpu_name
 
 _SOURCE = Path(__file__).with_name("kernel.cpp")
+#: All that is compiled.
+_SOURCES = (_SOURCE, *map(_SOURCE.with_name, ("products.h", "floats.h", "instructions.h")))
 
 #: Nothing may be contracted or reordered: a row's results are the same wherever it stands.
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-w")
@@ -221,7 +223,7 @@ def load_kernel() -> Kernel:
     """The kernel for this processor, kept or built. Raises `Unusable`, saying why, where there is none."""
     if compiler() is None:
         raise Unusable("no C++ compiler was found (install g++)")
-    kept, prefix = cache_dir() / "compiled", f"int8-{_kind()}-"
+    kept, prefix = cache_dir() / "compiled", f"integers-{_kind()}-"
     for place in sorted(kept.glob(f"{prefix}*.so")):
         require_own(place)
         if place.name == _name(prefix, place.read_bytes()):
@@ -249,7 +251,8 @@ def _name(prefix: str, content: bytes) -> str:
 def _kind() -> str:
     """A digest of all that a library depends on."""
     told = (compiler(), platform.machine(), cpu_name(), cpu_features(), _instructions(), _FLAGS)
-    return hashlib.sha256(_SOURCE.read_bytes() + repr(told).encode()).hexdigest()[:16]
+    content = b"".join(source.read_bytes() for source in _SOURCES)
+    return hashlib.sha256(content + repr(told).encode()).hexdigest()[:16]
 
 
 def _instructions() -> tuple[str, ...]:
