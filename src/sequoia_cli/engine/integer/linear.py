@@ -22,7 +22,7 @@ _weights: dict[IntegerLinear, Tensor] | None = None
 
 @contextmanager
 def unrounded() -> Iterator[None]:
-    """Let layers multiply by their weights without rounding the inputs, as a plain linear layer does.
+    """Let layers multiply by their weights in bfloat16 without rounding the inputs, as a linear layer does.
 
     Two ways to compute a model are compared like this: with rounded inputs the smallest difference sends a
     value that lies half way between two numbers to the other one, and what comes of it hides a fault.
@@ -79,7 +79,7 @@ class IntegerLinear(nn.Module):
         """(..., width) in, (..., outputs) out, in the inputs' dtype."""
         if _weights is not None:
             if self not in _weights:
-                # In half precision, for the memory: both ways have the same weights.
+                # For the memory: whatever is compared like this has the same weights.
                 _weights[self] = self.weight.bfloat16()
             bias = self.bias.to(inputs.dtype) if self.bias is not None else None
             return linear(inputs, _weights[self].to(inputs.dtype), bias)
