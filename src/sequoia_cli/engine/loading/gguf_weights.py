@@ -58,7 +58,7 @@ def read_integers(path: Path, model: PreTrainedModel) -> dict[nn.Module, BySpan]
         blocks = _in_order(tensor, turned)
         integers = of_blocks(blocks, tensor.tensor_type, int(tensor.shape[0]))
         _require_same(integers, module.weight, f"{name} in {path}")
-        found[module] = integers
+        found[module] = integers.to(module.weight.device)
     return found
 
 
