@@ -12,6 +12,7 @@ from sequoia_cli.core.tree import ROOT_ONLY, TokenTree, chain
 from sequoia_cli.engine.decode import Decoder
 from sequoia_cli.engine.draft import IndependentDraft
 from sequoia_cli.engine.grow import FixedShape
+from sequoia_cli.engine.masks import TreeMask
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.errors import BadInput
@@ -42,6 +43,28 @@ def test_text_beyond_a_sliding_window_equals_the_familys_own(family):
     assert new_ids(decoder(target, near(target, 0.02))) == own_greedy(target)
     unwindowed = tiny_model(family, sliding_window=200)
     assert own_greedy(target) != own_greedy(unwindowed)
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma3"])
+def test_a_fast_models_sliding_layers_read_their_window_alone(family, monkeypatch):
+    target = tiny_model(family, sliding_window=6)
+    expected = own_greedy(target)
+    model = LanguageModel(target)
+    model.make_fast()
+    widths, plain = [], TreeMask.over
+
+    def watched(self, length, **options):
+        found = plain(self, length, **options)
+        widths.append((length, found.shape[-1]))
+        return found
+
+    monkeypatch.setattr(TreeMask, "over", watched)
+    drafts = [IndependentDraft(LanguageModel(near(target, 0.02)), model.vocabulary)]
+    assert new_ids(Decoder(model, drafts, TREE)) == expected
+    assert model.reads_windows and not drafts[0].model.reads_windows
+    narrow = [width for length, width in widths if width < length]
+    assert narrow and max(narrow) < 6 + TREE.size
+    assert len(narrow) < len(widths)  # the draft is not fast: its masks are whole
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -42,6 +42,10 @@ class TreeMask:
         window: int | None = None,
     ) -> None:
         rows, columns = block.allowed.shape
+        #: From the end of the mask back, the columns that some row sees; None for all.
+        self._reach = None
+        if window is not None:
+            self._reach = columns + max(0, window - 1 - int(block.row_depths.min()))
         allowed = torch.ones(rows, capacity, dtype=torch.bool)
         allowed[:, capacity - columns :] = block.allowed
         if window is not None:
@@ -52,9 +56,14 @@ class TreeMask:
         self._buffer = torch.zeros(rows, capacity, dtype=dtype).masked_fill_(~allowed, torch.finfo(dtype).min)
         self._buffer = self._buffer.to(device)[None, None]
 
-    def over(self, length: int) -> Tensor:
-        """The mask over `length` cache rows, prefix and nodes together: (1, 1, rows, length)."""
-        mask = self._view(length)
+    def over(self, length: int, *, narrow: bool = False) -> Tensor:
+        """The mask over `length` cache rows, prefix and nodes together: (1, 1, rows, length).
+
+        Where it is to be `narrow` the columns are left out that stand before the window of every row.
+        """
+        reach = self._reach if narrow and self._reach is not None else length
+        mask = self._view(min(length, reach))
+        length = mask.shape[-1]
         if mask.device.type == "cpu":
             return mask
         # The fused kernels of accelerators want rows and their start on multiples of 8 elements.
@@ -92,7 +101,10 @@ class Masks:
         capacity: int,
         dtype: torch.dtype,
         device: torch.device,
+        narrow: bool = False,
     ) -> None:
+        """`narrow` says that the model's attention takes masks over the last rows alone."""
+        self._narrow = narrow
         window = getattr(config, "sliding_window", None)
         if not getattr(config, "use_sliding_window", True) or (window and window >= capacity):
             window = None
@@ -114,8 +126,8 @@ class Masks:
     def over(self, length: int) -> MaskArgument:
         """The mask argument for a forward after which the cache has `length` rows."""
         if self._single is not None:
-            return self._single.over(length)
-        return {kind: mask.over(length) for kind, mask in self._by_kind.items()}
+            return self._single.over(length, narrow=self._narrow)
+        return {kind: mask.over(length, narrow=self._narrow) for kind, mask in self._by_kind.items()}
 
     def buffers(self, columns: int) -> MaskArgument:
         """Room for the mask argument over `columns` cache rows (see `FixedMasks`)."""

@@ -13,6 +13,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from sequoia_cli.engine.cache import TreeCache
+from sequoia_cli.engine.fast import attention
+from sequoia_cli.engine.fast.block import FastBlock
 from sequoia_cli.engine.fast.capture import Capture, Recorder, cuda_graphs
 from sequoia_cli.engine.fast.compiled import compile_blocks
 from sequoia_cli.engine.fast.fixed_cache import FixedCache, RowPool
@@ -60,6 +62,8 @@ class LanguageModel:
         self.plain_logits: Tensor | None = None
         #: What records forwards over fixed buffers; None where there are none.
         self.recorder: Recorder | None = None
+        #: Whether sliding layers read their window alone, of a longer text.
+        self.reads_windows = False
         self._rows = RowPool()
 
     def make_fast(self) -> None:
@@ -86,6 +90,7 @@ class LanguageModel:
             raise SequoiaError(
                 f"the fast forward of family '{self.family}' changes its logits by {error:.2g}", hint=hint
             )
+        self.reads_windows = getattr(self.config, "_attn_implementation", None) == attention.NAME
         if self.device.type == "cuda":
             self.fix_buffers(cuda_graphs(self.device))
 
@@ -100,7 +105,11 @@ class LanguageModel:
     def compile(self, announce: Callable[[str], None]) -> bool:
         """Let the layers of a fast model run compiled (see `compile_blocks`, `use_kernel`); returns whether
         some do."""
-        return any([use_kernel(self.model, announce), compile_blocks(self.model, announce)])
+        found = any([use_kernel(self.model, announce), compile_blocks(self.model, announce)])
+        blocks = (module for module in self.model.modules() if isinstance(module, FastBlock))
+        if any(block.compiled or block.in_kernel for block in blocks):
+            self.reads_windows = False  # these take the cache whole
+        return found
 
     def fix_buffers(self, capture: Capture) -> None:
         """From here on run forwards over fixed buffers, and replay what `capture` has recorded of them.
@@ -129,7 +138,7 @@ class LanguageModel:
 
     def masks(self, block: NodeBlock, capacity: int) -> Masks:
         """The masks of a block of nodes for each kind of attention layer this model has."""
-        return Masks(self.config, block, capacity, self.dtype, self.device)
+        return Masks(self.config, block, capacity, self.dtype, self.device, self.reads_windows)
 
     def open(
         self, prompt: Tensor, capacity: int, taps: Sequence[int] = ()

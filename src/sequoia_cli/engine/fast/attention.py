@@ -28,7 +28,11 @@ def grouped_attention(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers' `sdpa`: (texts, heads, rows, width) in, contiguous (texts, rows, heads, width) out."""
+    """As transformers' `sdpa`: (texts, heads, rows, width) in, contiguous (texts, rows, heads, width) out.
+
+    A mask of fewer columns than there are keys is over the last of them.
+    """
+    key, value = under(attention_mask, key, value)
     if any(others.get(name) is not None for name in _FOREIGN):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, is_causal, **others
@@ -42,6 +46,13 @@ def grouped_attention(
     shared = query.shape[1] // key.shape[1]
     mask = attention_mask if attention_mask is None else folded(attention_mask, shared)
     return attend(query, key, value, mask, scaling).contiguous(), None
+
+
+def under(mask: Tensor | None, *states: Tensor) -> tuple[Tensor, ...]:
+    """The last of keys or values (texts, heads, rows, width), as many as the mask has columns."""
+    if mask is None or mask.shape[-1] >= states[0].shape[2]:
+        return states
+    return tuple(part[:, :, -mask.shape[-1] :] for part in states)
 
 
 def folded(mask: Tensor, shared: int) -> Tensor:

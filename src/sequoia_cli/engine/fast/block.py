@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sequoia_cli.engine.cache import TreeCache
-from sequoia_cli.engine.fast.attention import attend, folded, grouped_attention
+from sequoia_cli.engine.fast.attention import attend, folded, grouped_attention, under
 from sequoia_cli.engine.fast.linear import prepared
 from sequoia_cli.engine.fast.matrix import AnyMatrix
 
@@ -169,6 +169,7 @@ class FastBlock(nn.Module):
         values = values.transpose(1, 2)
         if kept is not None:
             keys, values = kept.update(keys, values, self.layer_index)
+        keys, values = under(attention_mask, keys, values)
         if attention_mask is None:
             taken, _ = grouped_attention(self, queries, keys, values, None, scaling=self.scale)
         else:
