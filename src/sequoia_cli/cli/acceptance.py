@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 ESTIMATORS = ("teacher-forced", "on-policy")
 
 
-@options.with_groups
-def acceptance_command(
-    context: typer.Context,
-    *,
-    draft: options.Draft = options.DEFAULT_DRAFT,
+@dataclass(frozen=True)
+class Rows:
+    """Options of the prompts that are measured on."""
+
     dataset: Annotated[
         str | None,
         typer.Option(
@@ -34,28 +33,43 @@ def acceptance_command(
             help="Prompts: a jsonl, json or text file, a folder, - for stdin, or a Hugging Face dataset "
             "(owner/name[:split]); else the built-in set.",
         ),
-    ] = None,
+    ] = None
     column: Annotated[
         str | None, typer.Option("--column", help="Key that holds the prompt; else the first known one.")
-    ] = None,
+    ] = None
     limit: Annotated[
         int | None,
         typer.Option(
             "--limit",
             help="Use the first N prompts; else all of a dataset, or the first 32 built-in ones.",
         ),
-    ] = None,
-    skip: options.Skip = None,
-    skip_bad: options.SkipBad = False,
+    ] = None
+    skip: options.Skip = None
+    skip_bad: options.SkipBad = False
+    raw: options.Raw = False
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Options of what is estimated."""
+
     estimator: Annotated[
         str, typer.Option("--estimator", help="teacher-forced (exact probabilities) or on-policy (samples).")
-    ] = ESTIMATORS[0],
-    ranks: Annotated[int, typer.Option("--ranks", help="Children of a node.")] = 16,
-    depths: Annotated[int, typer.Option("--depths", help="Levels below the root with separate rates.")] = 6,
-    new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens of each text.")] = 64,
+    ] = ESTIMATORS[0]
+    ranks: Annotated[int, typer.Option("--ranks", help="Children of a node.")] = 16
+    depths: Annotated[int, typer.Option("--depths", help="Levels below the root with separate rates.")] = 6
+    new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens of each text.")] = 64
+
+
+@options.with_groups
+def acceptance_command(
+    context: typer.Context,
+    *,
+    draft: options.Draft = options.DEFAULT_DRAFT,
+    rows: Rows,
+    estimate: Estimate,
     temperature: options.Temperature = 0.0,
     draws: options.Draws,
-    raw: options.Raw = False,
     merge: Annotated[
         list[str] | None,
         typer.Option("--merge", metavar="PATH", help="Add up rates files (repeat it) instead of measuring."),
@@ -89,10 +103,10 @@ def acceptance_command(
         publish("acceptance", result.to_dict(), place, display.json, say)
         _show(result, say)
         return
-    _check(estimator, limit, skip, ranks, depths, new_tokens)
-    if estimator == ESTIMATORS[1] and depths > 1:
+    _check(estimate.estimator, rows.limit, rows.skip, estimate.ranks, estimate.depths, estimate.new_tokens)
+    if estimate.estimator == ESTIMATORS[1] and estimate.depths > 1:
         options.refuse_idle(context, "--estimator on-policy measures the root's children alone", "depths")
-    if dataset is None:
+    if rows.dataset is None:
         options.refuse_idle(context, "--column names a key of a --dataset, which is not given", "column")
 
     from sequoia_cli.cli.prompts import encoded, read_rows
@@ -107,20 +121,28 @@ def acceptance_command(
 
     sampling, draft_sampling = draws.samplings(temperature, say)
     settings = AcceptanceSettings(
-        sampling, draft_sampling, ranks, depths, new_tokens, verifier_named(draws.verifier)
+        sampling,
+        draft_sampling,
+        estimate.ranks,
+        estimate.depths,
+        estimate.new_tokens,
+        verifier_named(draws.verifier),
     )
-    if estimator == ESTIMATORS[0]:
+    if estimate.estimator == ESTIMATORS[0]:
         check_positional(settings)
     path = written.output or f"profiles/{plain_name(models.target)}_rates.yaml"
     place = reserved(context, path, force=written.force)
-    if dataset is None and limit is None and skip is None:
-        limit = BUILTIN_FOR_COMPILING
-        say.note(f"the first {limit} built-in prompts; those after them are for results (--skip {limit})")
-    prompts = read_rows(dataset, say, limit=limit, skip=skip, column=column, skip_bad=skip_bad)
+    if rows.dataset is None and rows.limit is None and rows.skip is None:
+        most = BUILTIN_FOR_COMPILING
+        say.note(f"the first {most} built-in prompts; those after them are for results (--skip {most})")
+        rows = replace(rows, limit=most)
+    prompts = read_rows(
+        rows.dataset, say, limit=rows.limit, skip=rows.skip, column=rows.column, skip_bad=rows.skip_bad
+    )
     session = models.open([draft], say)
-    if ranks > session.target.vocabulary:
-        raise BadInput(f"--ranks is {ranks}; the target has {session.target.vocabulary} ids")
-    usable = encoded(session, prompts.prompts, say, raw=raw, skip_bad=skip_bad)
+    if estimate.ranks > session.target.vocabulary:
+        raise BadInput(f"--ranks is {estimate.ranks}; the target has {session.target.vocabulary} ids")
+    usable = encoded(session, prompts.prompts, say, raw=rows.raw, skip_bad=rows.skip_bad)
     prompts = replace(prompts, prompts=tuple(prompt for prompt, _ in usable))
     seeded = with_seeds(usable, draws.seed)
     _check_room(seeded, min(session.target.context_limit, session.drafts[0].context_limit), say)
@@ -132,22 +154,22 @@ def acceptance_command(
         "top_p": draws.top_p,
         "draft_temperature": draft_sampling.temperature,
         "verifier": draws.verifier,
-        "estimator": estimator,
-        "max_new_tokens": new_tokens,
-        "chat_template": bool(session.tokenizer.chat_template) and not raw,
+        "estimator": estimate.estimator,
+        "max_new_tokens": estimate.new_tokens,
+        "chat_template": bool(session.tokenizer.chat_template) and not rows.raw,
         "seed": draws.seed,
         "dataset": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
     }
-    # Not the dataset: finished prompts are recognised one by one.
+    # Not the rows.dataset: finished prompts are recognised one by one.
     measured = {
         "measure": "acceptance by prompt",
         **{key: value for key, value in conditions.items() if key != "dataset"},
-        "ranks": ranks,
-        "depths": depths,
+        "ranks": estimate.ranks,
+        "depths": estimate.depths,
         **packages(),
     }
     with resumable(place, measured, say, force=written.force) as journal:
-        samples = _measure(session, seeded, settings, estimator, journal, written.force, say)
+        samples = _measure(session, seeded, settings, estimate.estimator, journal, written.force, say)
     result = AcceptanceRates.from_samples(samples, conditions, record(context, packages(), say.warnings))
     publish("acceptance", result.to_dict(), place, display.json, say)
     _show(result, say)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,17 +19,10 @@ if TYPE_CHECKING:
 BASELINE = "transformers"
 
 
-@options.with_groups
-def bench_command(
-    context: typer.Context,
-    *,
-    tree: options.Tree = None,
-    engines: Annotated[
-        str | None, typer.Option("--engines", metavar="A,B", help="Only these; else all that run here.")
-    ] = None,
-    baseline: Annotated[
-        str, typer.Option("--baseline", metavar="ENGINE", help="The engine that ratios refer to.")
-    ] = BASELINE,
+@dataclass(frozen=True)
+class Rows:
+    """Options of the prompts that engines continue."""
+
     prompts: Annotated[
         str | None,
         typer.Option(
@@ -36,24 +30,34 @@ def bench_command(
             metavar="SOURCE",
             help="Prompts, as in acceptance; else the built-in ones that trees are not compiled on.",
         ),
-    ] = None,
-    column: options.Column = None,
-    limit: Annotated[int, typer.Option("--limit", help="Use N prompts; below 6 there are no intervals.")] = 8,
-    skip: options.Skip = None,
-    skip_bad: options.SkipBad = False,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
-    ] = 64,
-    rounds: Annotated[int, typer.Option("--rounds", help="Repetitions of each prompt per engine.")] = 3,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    verifier: options.Verifier = options.DEFAULT_VERIFIER,
-    seed: options.Seed = 0,
-    scaling: Annotated[
-        bool,
-        typer.Option("--scaling", help="Measure instead how time and memory grow with prompt and tree."),
-    ] = False,
+    ] = None
+    column: options.Column = None
+    limit: Annotated[int, typer.Option("--limit", help="Use N prompts; below 6 there are no intervals.")] = 8
+    skip: options.Skip = None
+    skip_bad: options.SkipBad = False
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Options of how all engines draw tokens."""
+
+    temperature: options.Temperature = 0.0
+    top_k: options.TopK = 0
+    top_p: options.TopP = 1.0
+    verifier: options.Verifier = options.DEFAULT_VERIFIER
+    seed: options.Seed = 0
+
+
+@dataclass(frozen=True)
+class Others:
+    """Options of the engines."""
+
+    engines: Annotated[
+        str | None, typer.Option("--engines", metavar="A,B", help="Only these; else all that run here.")
+    ] = None
+    baseline: Annotated[
+        str, typer.Option("--baseline", metavar="ENGINE", help="The engine that ratios refer to.")
+    ] = BASELINE
     gguf: Annotated[
         str | None,
         typer.Option(
@@ -62,13 +66,13 @@ def bench_command(
             help="The target for engines that read GGUF; the default target was published as such a file, "
             "and the other engines load the same values.",
         ),
-    ] = None,
+    ] = None
     assistant: Annotated[
         str | None,
         typer.Option(
             "--assistant", metavar="MODEL", help="Draft for assisted generation; else the first --draft."
         ),
-    ] = None,
+    ] = None
     python: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,11 +80,28 @@ def bench_command(
             metavar="ENGINE=PATH",
             help="Run an engine, and others of its package, with another interpreter.",
         ),
-    ] = None,
+    ] = None
+
+
+@options.with_groups
+def bench_command(
+    context: typer.Context,
+    *,
+    tree: options.Tree = None,
+    others: Others,
+    rows: Rows,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
+    ] = 64,
+    rounds: Annotated[int, typer.Option("--rounds", help="Repetitions of each prompt per engine.")] = 3,
+    draws: Draws,
+    scaling: Annotated[
+        bool,
+        typer.Option("--scaling", help="Measure instead how time and memory grow with prompt and tree."),
+    ] = False,
     draft: options.Drafts = None,
     models: options.Models,
-    output: options.Output = None,
-    force: options.Force = False,
+    written: options.Written,
     display: options.Display,
 ) -> None:
     """Compare this engine with others, each in its own process.
@@ -116,22 +137,24 @@ def bench_command(
     say = display.commentary()
     options.at_least(
         {
-            "--limit": (limit, 1),
-            "--skip": (skip, 0),
+            "--limit": (rows.limit, 1),
+            "--skip": (rows.skip, 0),
             "--max-new-tokens": (max_new_tokens, 2),
             "--rounds": (rounds, 1),
         }
     )
-    names = chosen_engines(engines or (scaling_report.DEFAULT_ENGINES if scaling else None), list(ENGINES))
+    names = chosen_engines(
+        others.engines or (scaling_report.DEFAULT_ENGINES if scaling else None), list(ENGINES)
+    )
     if scaling:
         options.refuse_idle(
             context,
             "--scaling uses its own prompts, of many lengths, and no baseline",
             "prompts column limit skip skip_bad baseline",
         )
-    if not scaling and baseline not in names:
-        raise BadInput(f"--baseline is {baseline}; expected one of {', '.join(names)}")
-    pythons = interpreters(python or [], list(ENGINES))
+    if not scaling and others.baseline not in names:
+        raise BadInput(f"--baseline is {others.baseline}; expected one of {', '.join(names)}")
+    pythons = interpreters(others.python or [], list(ENGINES))
     for used, reason, flag in (
         (any(ENGINES[name].reads_gguf for name in names), "none of these engines reads GGUF", "gguf"),
         ("assisted" in names, "none of these engines takes an assistant", "assistant"),
@@ -139,25 +162,30 @@ def bench_command(
     ):
         if not used:
             options.refuse_idle(context, f"{reason} ({', '.join(names)})", flag)
-    place = reserved(context, output, force=force) if output is not None else None
+    path = written.output
+    place = reserved(context, path, force=written.force) if path is not None else None
     plan = read_tree(tree, say)
-    first = skip if skip is not None else BUILTIN_FOR_COMPILING if prompts is None else 0
+    first = rows.skip if rows.skip is not None else BUILTIN_FOR_COMPILING if rows.prompts is None else 0
     selected = None
     if not scaling:
-        selected = read_rows(prompts, say, limit=limit, skip=first, column=column, skip_bad=skip_bad)
-    sampling, _ = options.samplings(temperature, top_k, top_p, None, seed, say, verifier)
+        selected = read_rows(
+            rows.prompts, say, limit=rows.limit, skip=first, column=rows.column, skip_bad=rows.skip_bad
+        )
+    sampling, _ = options.samplings(
+        draws.temperature, draws.top_k, draws.top_p, None, draws.seed, say, draws.verifier
+    )
     from sequoia_cli.bench.target import describe_target
     from sequoia_cli.bench.workload import Workload
     from sequoia_cli.engine.loading.cores import fitting_threads
     from sequoia_cli.engine.verification.verifiers import verifier_named
 
     drafts = tuple(distinct_drafts(draft))
-    verifier_named(verifier).check_drafts(len(drafts))
+    verifier_named(draws.verifier).check_drafts(len(drafts))
     described = describe_target(models.target, models.trust_remote_code, say.note)
     encoded: tuple[tuple[int, ...], ...] = ()
     left_out: list[str] = []
     if selected is not None:
-        most = smallest_context(described, assistant or drafts[0], names, models.trust_remote_code)
+        most = smallest_context(described, others.assistant or drafts[0], names, models.trust_remote_code)
         selected, encoded, left_out = prompts_that_fit(selected, described, most, max_new_tokens, say)
     work = Workload(
         target=models.target,
@@ -169,17 +197,17 @@ def bench_command(
         eos_ids=described.eos_ids,
         max_new_tokens=max_new_tokens,
         sampling=sampling,
-        seed=seed,
+        seed=draws.seed,
         threads=models.threads or fitting_threads(),
         tree=plan.tree.parents,
         chain=best_chain(plan),
-        gguf=gguf_file(gguf, models.target, names, pythons, say),
-        assistant=assistant,
+        gguf=gguf_file(others.gguf, models.target, names, pythons, say),
+        assistant=others.assistant,
         trust_remote_code=models.trust_remote_code,
         forward=models.forward,
         quantize=models.quantize,
         quantize_draft=models.quantize if models.quantize_draft is None else models.quantize_draft,
-        verifier=verifier,
+        verifier=draws.verifier,
     )
     if selected is None:
         grown, interrupted = scaling_report.measure(names, work, described, rounds, pythons, say)
@@ -188,12 +216,12 @@ def bench_command(
         shown = [scaling_report.table(grown)]
     else:
         outcomes, interrupted = _compare(names, work, rounds, pythons, say)
-        rows = report.summarised(outcomes, baseline)
-        found = report.document(rows, selected, left_out, baseline)
-        shown = report.tables(rows, len(selected.prompts), baseline)
+        summarised = report.summarised(outcomes, others.baseline)
+        found = report.document(summarised, selected, left_out, others.baseline)
+        shown = report.tables(summarised, len(selected.prompts), others.baseline)
     for table in shown:
         say.show(table)
-    for line in [*report.missing(outcomes), *report.footnotes(outcomes, models.target, gguf)]:
+    for line in [*report.missing(outcomes), *report.footnotes(outcomes, models.target, others.gguf)]:
         say.note(line)
     packages = {key: value for outcome in outcomes for key, value in outcome.packages.items()}
     data = {**report.header(work, rounds), **found, **record(context, packages, say.warnings)}

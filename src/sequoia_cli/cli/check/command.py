@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,25 +17,33 @@ if TYPE_CHECKING:
     from sequoia_cli.measure.session import Session
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Options of the prompts that are checked."""
+
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", "-p", metavar="TEXT", help="May be given more than once."),
+    ] = None
+    prompts: Annotated[
+        str | None,
+        typer.Option("--prompts", metavar="SOURCE", help="Prompts from a file, as acceptance takes them."),
+    ] = None
+    builtin: Annotated[
+        bool, typer.Option("--builtin", help="Use the built-in prompts, as where none are given.")
+    ] = False
+    column: options.Column = None
+    limit: Annotated[int, typer.Option("--limit", help="Use the first N prompts.")] = 8
+    skip_bad: options.SkipBad = False
+    raw: options.Raw = False
+
+
 @options.with_groups
 def check_command(
     context: typer.Context,
     *,
     tree: options.Tree = None,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option("--prompt", "-p", metavar="TEXT", help="May be given more than once."),
-    ] = None,
-    prompts: Annotated[
-        str | None,
-        typer.Option("--prompts", metavar="SOURCE", help="Prompts from a file, as acceptance takes them."),
-    ] = None,
-    builtin: Annotated[
-        bool, typer.Option("--builtin", help="Use the built-in prompts, as where none are given.")
-    ] = False,
-    column: options.Column = None,
-    limit: Annotated[int, typer.Option("--limit", help="Use the first N prompts.")] = 8,
-    skip_bad: options.SkipBad = False,
+    asked: Asked,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
     ] = 64,
@@ -58,7 +67,6 @@ def check_command(
         ),
     ] = 0.25,
     draws: options.Draws,
-    raw: options.Raw = False,
     draft: options.Drafts = None,
     models: options.Models,
     display: options.Display,
@@ -83,7 +91,7 @@ def check_command(
 
     say = display.commentary()
     options.at_least(
-        {"--max-new-tokens": (max_new_tokens, 2), "--samples": (samples, 100), "--limit": (limit, 1)}
+        {"--max-new-tokens": (max_new_tokens, 2), "--samples": (samples, 100), "--limit": (asked.limit, 1)}
     )
     if not 0 < smallest_deviation <= 1:
         raise BadInput(f"--smallest-deviation is {smallest_deviation}; expected a number above 0 and up to 1")
@@ -93,8 +101,17 @@ def check_command(
         raise BadInput(
             "the tree is the root alone, which is plain decoding: nothing to check", hint="give a --tree"
         )
-    own = builtin or not (prompt or prompts or (tree != "-" and stdin_holds_text()))
-    asked = read_prompts(prompt, prompts, own, column, limit, say, skip_bad=skip_bad, stdin_taken=tree == "-")
+    own = asked.builtin or not (asked.prompt or asked.prompts or (tree != "-" and stdin_holds_text()))
+    read = read_prompts(
+        asked.prompt,
+        asked.prompts,
+        own,
+        asked.column,
+        asked.limit,
+        say,
+        skip_bad=asked.skip_bad,
+        stdin_taken=tree == "-",
+    )
     sampling, draft_sampling = draws.samplings(temperature, say)
 
     if sampling.greedy:
@@ -119,12 +136,14 @@ def check_command(
     session = models.open(drafts, say)
     # Preparing a model for speed is irreversible; the reference runs as in transformers.
     reference = session if models.forward == PLAIN else models.open([], silent, forward=PLAIN)
-    usable = encoded(session, asked, say, raw=raw, skip_bad=skip_bad, rows=own or prompts is not None)
+    usable = encoded(
+        session, read, say, raw=asked.raw, skip_bad=asked.skip_bad, rows=own or asked.prompts is not None
+    )
     prompted = [NamedPrompt(one.id, ids) for one, ids in usable]
     wrong = [
         f"prompt {one.id}: {line}"
         for one, ids in usable
-        if (line := wrong_prompt(session.tokenizer, one.content, ids, raw=raw))
+        if (line := wrong_prompt(session.tokenizer, one.content, ids, raw=asked.raw))
     ]
     if ends := wrong_eos_ids(reference.target.model, session.eos_ids):
         wrong.append(ends)
