@@ -17,7 +17,7 @@ from sequoia_cli.check import run
 from sequoia_cli.core.sampling import Sampling
 from sequoia_cli.engine import decode, masks, warp
 from sequoia_cli.engine import model as model_module
-from sequoia_cli.engine.cache import TreeCache
+from sequoia_cli.engine.cache import TreeCache, TreeLayer
 from sequoia_cli.engine.draw import draw, draw_children, top_children
 from sequoia_cli.engine.model import LanguageModel
 from sequoia_cli.engine.verification import at_once
@@ -141,8 +141,14 @@ def row_between_pieces_dropped(patch: MonkeyPatch) -> None:
             whole = rows.stop - rows.start == model_module.PREFILL_TOKENS
             yield slice(rows.start, rows.stop - 1) if whole and rows.stop < tokens else rows
 
-    right = model_module.prefill_pieces
+    def zeroed(layer, keys, values):
+        begin(layer, keys, values)
+        layer.keys.zero_()  # the missing row is read, and what memory held there may be no number
+        layer.values.zero_()
+
+    right, begin = model_module.prefill_pieces, TreeLayer.lazy_initialization
     patch.setattr(model_module, "prefill_pieces", pieces)
+    patch.setattr(TreeLayer, "lazy_initialization", zeroed)
 
 
 def side_branch_kept(patch: MonkeyPatch) -> None:
