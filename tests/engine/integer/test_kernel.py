@@ -7,6 +7,7 @@ from integers import KINDS
 from sequoia_cli.engine.fast import packages
 from sequoia_cli.engine.fast.packages import Unusable
 from sequoia_cli.engine.integer import kernel as module
+from sequoia_cli.engine.integer.blocks import require_right_products
 from sequoia_cli.engine.integer.kernel import load_kernel
 from sequoia_cli.engine.integer.linear import IntegerLinear
 from sequoia_cli.engine.integer.weights import ByOutput, BySpan
@@ -196,3 +197,17 @@ def test_without_a_compiler_there_is_none(monkeypatch):
     monkeypatch.setattr(module, "compiler", lambda: None)
     with pytest.raises(Unusable, match=r"no C\+\+ compiler was found"):
         load_kernel()
+
+
+@pytest.mark.parametrize("wrong", KINDS)
+def test_each_kind_of_weights_is_compared_where_several_have_one_shape(wrong, monkeypatch, compiler):
+    kernel, layers = load_kernel(), {kind: linear(20, 70, kind=kind) for kind in KINDS}
+    require_right_products(kernel, list(layers.values()))
+    right = kernel.product
+
+    def product(layer, inputs):
+        return right(layer, inputs) + (layer is layers[wrong])
+
+    monkeypatch.setattr(kernel, "product", product)
+    with pytest.raises(Unusable, match="slow twin"):
+        require_right_products(kernel, list(layers.values()))

@@ -57,6 +57,11 @@ def filled_up(values: Tensor, size: int, dimension: int = 0) -> Tensor:
     return torch.cat((values, values.new_zeros(shape)), dimension)
 
 
+def spread_ids(outputs: int, most: int) -> Tensor:
+    """At most `most` of so many outputs, from the first to the last, to compare a layer by."""
+    return torch.linspace(0, outputs - 1, min(outputs, most)).long()
+
+
 def packed(numbers: Tensor) -> Tensor:
     """(outputs, width) numbers in the order in which the kernel reads them: (blocks, quads, BLOCK, QUAD).
 

@@ -13,7 +13,7 @@ from sequoia_cli.engine.fast.block import FastBlock, agrees, trial_outputs
 from sequoia_cli.engine.fast.linear import SiblingLinear
 from sequoia_cli.engine.fast.norms import FastNorm
 from sequoia_cli.engine.fast.packages import Unusable
-from sequoia_cli.engine.integer.arithmetic import BLOCK
+from sequoia_cli.engine.integer.arithmetic import BLOCK, spread_ids
 from sequoia_cli.engine.integer.kernel import Kernel, load_kernel
 from sequoia_cli.engine.integer.linear import IntegerLinear
 from sequoia_cli.engine.integer.stack import stack_layers
@@ -76,12 +76,15 @@ def kernel_of(model: nn.Module) -> Kernel | None:
 
 @torch.inference_mode()
 def require_right_products(kernel: Kernel, linears: list[IntegerLinear]) -> None:
-    """Compare some outputs of a layer of each shape with its slow twin. Raises `Unusable` if they differ."""
-    shapes = {(linear.out_features, linear.in_features, type(linear.weights)): linear for linear in linears}
+    """Compare some outputs of a layer of each kind with its slow twin. Raises `Unusable` if they differ."""
+    kinds = {
+        (linear.out_features, linear.in_features, type(linear.weights), linear.weights.numbers.dtype): linear
+        for linear in linears
+    }
     generator = torch.Generator().manual_seed(0)
-    for linear in shapes.values():
+    for linear in kinds.values():
         inputs = torch.randn(3, linear.in_features, generator=generator)
-        ids = torch.linspace(0, linear.out_features - 1, min(linear.out_features, _COMPARED)).long()
+        ids = spread_ids(linear.out_features, _COMPARED)
         some = linear.only(ids)
         some.kernel = None
         expected, found = some(inputs), kernel.product(linear, inputs)[:, ids]

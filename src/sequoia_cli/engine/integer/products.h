@@ -102,6 +102,17 @@ inline void put(const Native (&found)[COUNT], float* into) {
     for (int row = 0; row < COUNT; row++) *reinterpret_cast<Unaligned*>(into + row * BLOCK) = found[row];
 }
 
+// Adds the products of LENGTH bytes of weights with COUNT rows that are `width` apart.
+template <int LENGTH, int COUNT>
+inline void add_bytes(Set::Sums (&sums)[COUNT], const int8_t* weights, const Set::Input* rows, int width) {
+    // Rolled up, the sums are copied from register to register.
+#pragma GCC unroll 16
+    for (int place = 0; place < LENGTH; place += QUAD) {
+        const Set::Weights numbers = Set::weights(weights + place * BLOCK);
+        for (int row = 0; row < COUNT; row++) Set::add(sums[row], numbers, rows + row * width + place);
+    }
+}
+
 // The products below are those of COUNT rows from `first` on with the outputs of block `block` from `part` on, as many as
 // fill a vector, before scales of outputs: `into` is (rows, BLOCK).
 
@@ -121,13 +132,7 @@ struct ByOutput {
                 const int32_t* own = sums + (row * groups + group) * SPANS;
                 exact[row] = Set::start(Set::BIAS * (own[0] + own[1]));
             }
-            // Rolled up, the sums are copied from register to register.
-#pragma GCC unroll 16
-            for (int place = 0; place < GROUP; place += QUAD) {
-                const Set::Weights numbers = Set::weights(weights + place * BLOCK);
-                for (int row = 0; row < COUNT; row++)
-                    Set::add(exact[row], numbers, rows + row * groups * GROUP + place);
-            }
+            add_bytes<GROUP>(exact, weights, rows, groups * GROUP);
             weights += GROUP * BLOCK;
             rows += GROUP;
             for (int row = 0; row < COUNT; row++)
@@ -151,12 +156,7 @@ struct BytesBySpan {
         for (int span = 0; span < spans; span++) {
             Set::Sums exact[COUNT];
             for (int row = 0; row < COUNT; row++) exact[row] = Set::start(Set::BIAS * sums[row * spans + span]);
-#pragma GCC unroll 8
-            for (int place = 0; place < SPAN; place += QUAD) {
-                const Set::Weights numbers = Set::weights(weights + place * BLOCK);
-                for (int row = 0; row < COUNT; row++)
-                    Set::add(exact[row], numbers, rows + row * groups * GROUP + place);
-            }
+            add_bytes<SPAN>(exact, weights, rows, groups * GROUP);
             weights += SPAN * BLOCK;
             rows += SPAN;
             const Native scale = halves(span_scales + span * BLOCK);

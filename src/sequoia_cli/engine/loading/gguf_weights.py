@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from gguf import GGUFReader
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sequoia_cli.engine.integer.arithmetic import spread_ids
 from sequoia_cli.engine.integer.gguf_blocks import KINDS, of_blocks
 from sequoia_cli.engine.integer.weights import BySpan
 from sequoia_cli.errors import SequoiaError
@@ -74,7 +74,7 @@ def _require_same(integers: BySpan, weight: Tensor, what: str) -> None:
     """Compare some outputs, among them the first and the last."""
     same = (integers.outputs, integers.width) == tuple(weight.shape)
     if same:
-        ids = torch.linspace(0, len(weight) - 1, min(len(weight), _COMPARED)).long()
+        ids = spread_ids(len(weight), _COMPARED)
         values, given = integers.rows(ids), weight.detach()[ids.to(weight.device)].cpu().float()
         same = bool((abs(values - given) <= _TOLERANCE * abs(values)).all())
     if not same:
