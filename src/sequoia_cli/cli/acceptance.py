@@ -160,7 +160,7 @@ def acceptance_command(
         "seed": draws.seed,
         "dataset": {"name": prompts.name, "prompts": len(prompts.prompts), "digest": prompts.digest},
     }
-    # Not the rows.dataset: finished prompts are recognised one by one.
+    # Not the dataset: finished prompts are recognised one by one.
     measured = {
         "measure": "acceptance by prompt",
         **{key: value for key, value in conditions.items() if key != "dataset"},

@@ -82,6 +82,10 @@ Tree = Annotated[
     str | None,
     typer.Option("--tree", metavar="PATH|-", help="Compiled tree; else the one compiled last here."),
 ]
+PromptFile = Annotated[
+    str | None,
+    typer.Option("--prompts", metavar="SOURCE", help="Prompts from a file, as acceptance takes them."),
+]
 Column = Annotated[str | None, typer.Option("--column", help="Key that holds the prompt.")]
 Skip = Annotated[
     int | None,
@@ -138,10 +142,7 @@ class Prompts:
         list[str] | None,
         typer.Option("--prompt", "-p", metavar="TEXT", help="May be given more than once; else stdin."),
     ] = None
-    prompts: Annotated[
-        str | None,
-        typer.Option("--prompts", metavar="SOURCE", help="Prompts from a file, as acceptance takes them."),
-    ] = None
+    prompts: PromptFile = None
     builtin: Annotated[
         bool,
         typer.Option("--builtin", help="Use the built-in prompts; --skip 32 leaves out those to compile on."),

@@ -49,8 +49,8 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Others:
-    """Options of the engines."""
+class Competition:
+    """Options of the engines that run."""
 
     engines: Annotated[
         str | None, typer.Option("--engines", metavar="A,B", help="Only these; else all that run here.")
@@ -88,7 +88,7 @@ def bench_command(
     context: typer.Context,
     *,
     tree: options.Tree = None,
-    others: Others,
+    competition: Competition,
     rows: Rows,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Most tokens of each text.")
@@ -144,7 +144,7 @@ def bench_command(
         }
     )
     names = chosen_engines(
-        others.engines or (scaling_report.DEFAULT_ENGINES if scaling else None), list(ENGINES)
+        competition.engines or (scaling_report.DEFAULT_ENGINES if scaling else None), list(ENGINES)
     )
     if scaling:
         options.refuse_idle(
@@ -152,9 +152,9 @@ def bench_command(
             "--scaling uses its own prompts, of many lengths, and no baseline",
             "prompts column limit skip skip_bad baseline",
         )
-    if not scaling and others.baseline not in names:
-        raise BadInput(f"--baseline is {others.baseline}; expected one of {', '.join(names)}")
-    pythons = interpreters(others.python or [], list(ENGINES))
+    if not scaling and competition.baseline not in names:
+        raise BadInput(f"--baseline is {competition.baseline}; expected one of {', '.join(names)}")
+    pythons = interpreters(competition.python or [], list(ENGINES))
     for used, reason, flag in (
         (any(ENGINES[name].reads_gguf for name in names), "none of these engines reads GGUF", "gguf"),
         ("assisted" in names, "none of these engines takes an assistant", "assistant"),
@@ -185,7 +185,9 @@ def bench_command(
     encoded: tuple[tuple[int, ...], ...] = ()
     left_out: list[str] = []
     if selected is not None:
-        most = smallest_context(described, others.assistant or drafts[0], names, models.trust_remote_code)
+        most = smallest_context(
+            described, competition.assistant or drafts[0], names, models.trust_remote_code
+        )
         selected, encoded, left_out = prompts_that_fit(selected, described, most, max_new_tokens, say)
     work = Workload(
         target=models.target,
@@ -201,8 +203,8 @@ def bench_command(
         threads=models.threads or fitting_threads(),
         tree=plan.tree.parents,
         chain=best_chain(plan),
-        gguf=gguf_file(others.gguf, models.target, names, pythons, say),
-        assistant=others.assistant,
+        gguf=gguf_file(competition.gguf, models.target, names, pythons, say),
+        assistant=competition.assistant,
         trust_remote_code=models.trust_remote_code,
         forward=models.forward,
         quantize=models.quantize,
@@ -216,12 +218,12 @@ def bench_command(
         shown = [scaling_report.table(grown)]
     else:
         outcomes, interrupted = _compare(names, work, rounds, pythons, say)
-        summarised = report.summarised(outcomes, others.baseline)
-        found = report.document(summarised, selected, left_out, others.baseline)
-        shown = report.tables(summarised, len(selected.prompts), others.baseline)
+        summarised = report.summarised(outcomes, competition.baseline)
+        found = report.document(summarised, selected, left_out, competition.baseline)
+        shown = report.tables(summarised, len(selected.prompts), competition.baseline)
     for table in shown:
         say.show(table)
-    for line in [*report.missing(outcomes), *report.footnotes(outcomes, models.target, others.gguf)]:
+    for line in [*report.missing(outcomes), *report.footnotes(outcomes, models.target, competition.gguf)]:
         say.note(line)
     packages = {key: value for outcome in outcomes for key, value in outcome.packages.items()}
     data = {**report.header(work, rounds), **found, **record(context, packages, say.warnings)}

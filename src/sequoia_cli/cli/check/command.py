@@ -25,10 +25,7 @@ class Asked:
         list[str] | None,
         typer.Option("--prompt", "-p", metavar="TEXT", help="May be given more than once."),
     ] = None
-    prompts: Annotated[
-        str | None,
-        typer.Option("--prompts", metavar="SOURCE", help="Prompts from a file, as acceptance takes them."),
-    ] = None
+    prompts: options.PromptFile = None
     builtin: Annotated[
         bool, typer.Option("--builtin", help="Use the built-in prompts, as where none are given.")
     ] = False
