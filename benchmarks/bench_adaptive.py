@@ -143,19 +143,11 @@ def simulated(profile: HardwareProfile, vector: list[float], tokens: int, spread
 def of_pair(profile: HardwareProfile, rates: AcceptanceRates, options: argparse.Namespace):
     """All rules over the default pair's texts: of a dataset, or of built-in prompts that rates do not use."""
     from adaptive.replayed import ReplayedText, Written
+    from default_pair import open_default_pair
 
     from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
-    from sequoia_cli.measure.session import open_session
 
-    session = open_session(
-        "smollm2",
-        ["smollm2-draft"],
-        device="cpu",
-        dtype="auto",
-        trust_remote_code=False,
-        forward="compiled",
-        quantize=options.quantize,
-    )
+    session = open_default_pair(quantize=options.quantize)
     (draft,) = session.drafts
     rows = load_prompts(options.dataset, skip=None if options.dataset else BUILTIN_FOR_COMPILING).prompts
     rows = rows[:: max(1, len(rows) // options.prompts)][: options.prompts]

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import torch
+from default_pair import open_default_pair
 
 from sequoia_cli.core.artifact import read_document
 from sequoia_cli.core.paths import shipped
@@ -28,7 +29,6 @@ from sequoia_cli.engine.step import Step
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.measure.latency import Samples, context_prompt, fit_profile, time_round
 from sequoia_cli.measure.prompts import load_prompts
-from sequoia_cli.measure.session import open_session
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 TOKENS = 48
@@ -67,15 +67,7 @@ def main() -> None:
     parser.add_argument("--quantize", default="none")
     parser.add_argument("--temperature", type=float, default=0.0)
     options = parser.parse_args()
-    session = open_session(
-        "smollm2",
-        ["smollm2-draft"],
-        device="auto",
-        dtype=options.dtype,
-        trust_remote_code=False,
-        forward="compiled",
-        quantize=options.quantize,
-    )
+    session = open_default_pair(device="auto", dtype=options.dtype, quantize=options.quantize)
     (draft,) = session.drafts
     sampling = Sampling(options.temperature)
     samplings = (sampling, Sampling(options.temperature or 1.0))

@@ -48,6 +48,17 @@ def float_product(dtype: torch.dtype, laid: bool) -> Callable[[int, int], Produc
     return make
 
 
+def random_weights(outputs: int, width: int, bits: int) -> IntegerWeights:
+    """Of a model with `bits`; with 4, its head has 8 by span."""
+    numbers = torch.randint(-127, 128, (outputs, width), dtype=torch.int8)
+    if bits == 8:
+        return ByOutput(numbers, torch.rand(outputs))
+    scales = torch.rand(outputs, -(-width // SPAN)).half()
+    if (outputs, width) == HEAD:
+        return BySpan(numbers, scales)
+    return BySpan(numbers.view(torch.uint8) & 15, scales, scales)
+
+
 def own(instructions: str, bits: int) -> Callable[[int, int], Product]:
     """The kernel of this project, for other instructions than this processor's best, or for these."""
     os.environ["ATEN_CPU_CAPABILITY"] = instructions
@@ -56,20 +67,8 @@ def own(instructions: str, bits: int) -> Callable[[int, int], Product]:
     del os.environ["ATEN_CPU_CAPABILITY"]
 
     def make(outputs: int, width: int) -> Product:
-        weights = random_weights(outputs, width, bits if (outputs, width) != HEAD else 8)
-        layer = IntegerLinear(weights)
+        layer = IntegerLinear(random_weights(outputs, width, bits))
         return lambda inputs: kernel.product(layer, inputs)
-
-    def random_weights(outputs: int, width: int, bits_here: int) -> IntegerWeights:
-        numbers = torch.randint(-127, 128, (outputs, width), dtype=torch.int8)
-        if bits == 8:
-            return ByOutput(numbers, torch.rand(outputs))
-        scales = torch.rand(outputs, -(-width // SPAN)).half()
-        return (
-            BySpan(numbers, scales)
-            if bits_here == 8
-            else BySpan(numbers.view(torch.uint8) & 15, scales, scales)
-        )
 
     return make
 

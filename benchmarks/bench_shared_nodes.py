@@ -15,6 +15,7 @@ import sys
 from unittest.mock import patch
 
 import torch
+from default_pair import open_default_pair
 
 from sequoia_cli.compiler.choose import Limits, choose
 from sequoia_cli.core.artifact import read_document
@@ -26,7 +27,6 @@ from sequoia_cli.engine.decode import Decoder, default_draft_sampling
 from sequoia_cli.engine.verification.accept import Drafted
 from sequoia_cli.engine.warp import Sampling
 from sequoia_cli.measure.prompts import BUILTIN_FOR_COMPILING, load_prompts
-from sequoia_cli.measure.session import open_session
 
 SIZES, LAST = (8, 16, 32, 64, 128), (1, 2, 3)
 
@@ -58,15 +58,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0)
     options = parser.parse_args()
-    session = open_session(
-        "smollm2",
-        ["smollm2-draft"],
-        device="cpu",
-        dtype="auto",
-        trust_remote_code=False,
-        forward="compiled",
-        quantize="int8",
-    )
+    session = open_default_pair(quantize="int8")
     profile = HardwareProfile.from_document(read_document(shipped("profiles", "smollm2_cpu.yaml")))
     rates = AcceptanceRates.from_document(read_document(shipped("profiles", "smollm2_cpu_rates.yaml")))
     prompts = load_prompts(None, skip=BUILTIN_FOR_COMPILING).prompts[: options.prompts]

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from default_pair import open_default_pair
 from torch import Tensor
 from verifiers.expected import acceptance, tokens_of_step
 from verifiers.report import intervals, print_table, write_csv, write_figure
@@ -40,7 +41,7 @@ from sequoia_cli.engine.verification.verifiers import VERIFIERS
 from sequoia_cli.engine.verification.walk import verify_greedy
 from sequoia_cli.engine.warp import Sampling, probabilities
 from sequoia_cli.measure.prompts import load_prompts
-from sequoia_cli.measure.session import Session, open_session
+from sequoia_cli.measure.session import Session
 
 CHILDREN = 5
 #: Draws of children over which the chance without replacement is averaged.
@@ -132,14 +133,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("-o", "--output", help="also PATH.csv and PATH.png (matplotlib)")
     options = parser.parse_args()
-    session = open_session(
-        "smollm2",
-        ["smollm2-draft"],
-        device="cpu",
-        dtype=options.dtype,
-        trust_remote_code=False,
-        forward="fast",
-    )
+    session = open_default_pair(dtype=options.dtype, forward="fast")
     if options.tree:
         tree = TreePlan.from_document(read_document(options.tree)).tree
     else:

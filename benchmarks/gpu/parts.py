@@ -93,7 +93,7 @@ def time_verifier(
 ) -> dict[str, Any]:
     """Seconds at temperature 0.6 by tree size, and the most memory in float32 tables of nodes x vocabulary.
 
-    A table in float64 would count twice. None for a verifier that walks on the host.
+    A table in float64 would count twice. A verifier that walks on the host has no figures here.
     """
     make_rule = VERIFIERS[name].on_device
     if make_rule is None:
